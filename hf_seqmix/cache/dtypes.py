@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._compat import attends
-from ..ops.common.dispatch import compute_dtype
+from ..ops.common.dispatch import autocasts, compute_dtype
 from .modes import MODES
 
 __all__ = ["check_dtype"]
@@ -28,7 +28,7 @@ def check_dtype(past_key_values: Any, past: int | Tensor, inputs: Tensor, layer_
     Raises:
         ValueError: there is such a layer.
     """
-    dtype, autocast = inputs.dtype, torch.is_autocast_enabled(inputs.device.type)
+    dtype, autocast = inputs.dtype, autocasts(inputs.device.type)
     if autocast and dtype != torch.float64:  # which autocast leaves alone
         dtype = torch.get_autocast_dtype(inputs.device.type)
     for layer_idx, (layer, layer_type) in enumerate(zip(past_key_values.layers, layer_types, strict=False)):

@@ -14,6 +14,7 @@ from ..cache import check_dtype, check_room, past_length
 from ..modules.norms import build_norm
 from ..modules.patch_embedding import PatchEmbedding
 from ..modules.positions import PositionEmbedding, sinusoids
+from ..ops.common.dispatch import has_numbers
 from ..ops.layout import token_layout
 from ..ops.masking import padding_mask, real_positions
 from ..ops.packing import sequence_positions
@@ -251,7 +252,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
     def _add_positions(self, hidden_states: Tensor, position_ids: Tensor) -> Tensor:
         if self.embed_positions is not None:
             limit = self.config.max_position_embeddings
-            if not torch.compiler.is_compiling() and position_ids.numel():
+            if has_numbers(position_ids) and position_ids.numel():
                 low, high = torch.stack(torch.aminmax(position_ids)).tolist()  # one wait
                 if low < 0 or high >= limit:
                     raise ValueError(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .._compat import PicklableCapture
 from ..cache import past_length
+from ..ops.common.dispatch import without_autocast
 from ..ops.layout import TokenLayout, token_layout
 from .configuration import MIXER_CONFIGS, SeqMixConfig
 
@@ -54,7 +55,7 @@ class QueryKey(NamedTuple):
     def logits(self) -> Tensor:
         """Return (batch, heads, queries, keys) in float32 at least: of all pairs, hidden ones, too."""
         dtype = torch.promote_types(self.query.dtype, torch.float32)
-        with torch.autocast(self.query.device.type, enabled=False):
+        with without_autocast(self.query.device.type):
             product = self.scale * self.query.to(dtype) @ self.key.to(dtype).transpose(-1, -2)
             return product if self.bias is None else product + self.bias
 

@@ -12,6 +12,7 @@ from transformers.generation.candidate_generator import (
 from transformers.utils import logging
 
 from ..._compat import attends
+from ...ops.common.dispatch import autocasts
 from ...ops.masking import real_positions
 
 __all__ = ["PromptHandling"]
@@ -69,7 +70,7 @@ class PromptHandling:
         model: Any = self
         library: Any = super()
         # The library lays a cache out in the dtype of the model, and under autocast inputs have another.
-        return None if torch.is_autocast_enabled(model.device.type) else library._get_static_cache_init_shape()
+        return None if autocasts(model.device.type) else library._get_static_cache_init_shape()
 
     def _prefill(
         self, input_ids: Any, generation_config: Any, model_kwargs: dict[str, Any], is_first_iteration: bool = True

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from ...modules.short_convolution import ShortConvolution
+from ...ops.common.dispatch import without_autocast
 from ...ops.piecewise.column import piecewise_column
 from ...ops.piecewise.weights import piecewise_weights
 from ..configuration import check_choice, check_range
@@ -102,7 +103,7 @@ class IPAColumn(nn.Module):
         settings: dict[str, Any] = {
             name: x.to(dtype) if isinstance(x, Tensor) else x for name, x in self._settings().items()
         }
-        with torch.autocast(query.device.type, enabled=False):
+        with without_autocast(query.device.type):
             return piecewise_weights(query.to(dtype), key.to(dtype), **settings, **kwargs)
 
     def _settings(self) -> dict[str, Any]:

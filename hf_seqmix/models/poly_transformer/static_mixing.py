@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from ...cache import append_history
+from ...ops.common.dispatch import without_autocast
 from ...ops.layout import TokenLayout
 from ...ops.rows import RowOperation
 from ..toeplitz.operator import ToeplitzOperator
@@ -170,7 +171,7 @@ class TriangularOperator(nn.Module):
             weight = _matrices(self.weight, self.max_positions, self.is_causal)  # (matrices, rows, columns)
             weight = weight[:, positions[:, 0], :kept]  # (matrices, batch, kept)
             rows = rows.to(weight.dtype).unflatten(-1, (-1, self.width))
-            with torch.autocast(rows.device.type, enabled=False):
+            with without_autocast(rows.device.type):
                 mixed = torch.einsum("mbs,bsmc->bmc", weight, rows).flatten(1).unsqueeze(1)
             return mixed.to(values.dtype)
         mixed = _multiply(rows, *self._given())
@@ -221,7 +222,7 @@ def _multiply(rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[int]) 
         raise _too_long(length, most)
     weight = _matrices(weight, length, bool(causal))
     x = rows[:, : length - beyond].to(weight.dtype).unflatten(-1, (-1, width))
-    with torch.autocast(rows.device.type, enabled=False):
+    with without_autocast(rows.device.type):
         mixed = torch.einsum("mts,bsmc->btmc", weight, x).flatten(2)
     return nn.functional.pad(mixed, (0, 0, 0, beyond)).to(rows.dtype)
 

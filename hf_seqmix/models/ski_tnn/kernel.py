@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from ...modules.sharding import own_values
+from ...ops.common.dispatch import without_autocast
 from ...ops.common.invariance import is_batch_invariant
 from ..toeplitz.channel_decays import by_channel
 
@@ -87,7 +88,7 @@ class InverseTimeWarpKernel(nn.Module):
             (channels, points).
         """
         dtype = self.dtype
-        with torch.autocast(lags.device.type, enabled=False):
+        with without_autocast(lags.device.type):
             lags = lags.to(dtype)
             places = torch.arange(1, self.num_knots + 1, device=lags.device, dtype=dtype)
             # Hat functions: linear between neighboring knots, and from the first knot down to 0 at x = 0.

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from ...modules.norms import SeqMixLayerNorm, SimpleRMSNorm
-from ...ops.common.dispatch import compute_dtype
+from ...ops.common.dispatch import compute_dtype, without_autocast
 from ...ops.common.layout import transposed
 from ..configuration import check_choice
 from .configuration import RPE_NORM_TYPES
@@ -88,7 +88,7 @@ class RelativePositionEncoder(nn.Module):
 
     def forward(self, coordinates: Tensor) -> Tensor:
         """Map (points,) coordinates to (channels, points), contiguous in the points."""
-        with torch.autocast(coordinates.device.type, enabled=False):
+        with without_autocast(coordinates.device.type):
             z = self.in_proj(coordinates.to(self.dtype).unsqueeze(-1))  # (points, hidden_size)
             for layer in self.layers:
                 z = layer(self.activation(self.hidden_norm(z)))
@@ -113,7 +113,7 @@ class RelativePositionEncoder(nn.Module):
         device = self.out_proj.weight.device if device is None else device
         units = torch.eye(width, dtype=self.dtype, device=device)
         probes = torch.cat([torch.zeros_like(units[:1]), units])
-        with torch.autocast(units.device.type, enabled=False):
+        with without_autocast(units.device.type):
             # In float32 for halves; float64 is not on every device.
             both = self.out_proj(probes), self.out_norm(LARGE * probes)
             put_out, normed = (values.to(compute_dtype(values.dtype)) for values in both)

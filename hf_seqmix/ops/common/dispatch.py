@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 __all__ = [
     "ORDINARY",
     "Route",
+    "autocasts",
     "can_be_read",
     "cast",
     "check_real",
@@ -66,16 +67,21 @@ def check_real(**tensors: Tensor) -> None:
         raise ValueError(f"{', '.join(first)} and {last} must be real floating-point tensors, got {dtypes}.")
 
 
-def can_be_read(x: Tensor) -> bool:
-    """Return whether a check may look at numbers: not on an accelerator, which is waited for, nor while tracing."""
-    return x.device.type == "cpu" and has_numbers(x)
-
-
 def has_numbers(x: Tensor) -> bool:
-    """Return whether numbers can be waited for and looked at: not while a graph is traced or recorded."""
+    """Return whether numbers can be waited for and looked at.
+
+    Not while a graph is traced or recorded, nor on "meta", nor of what a transform of `torch.func` maps over.
+    """
     if torch.compiler.is_compiling() or type(x) not in (Tensor, Parameter) or x.is_meta:
         return False
     if x.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def can_be_read(x: Tensor) -> bool:
+    """Return whether a check may look at numbers: where there are any, but not on an accelerator, which is waited for."""
+    if x.device.type != "cpu" or not has_numbers(x):
         return False
     return not torch._C._are_functorch_transforms_active() and _get_current_dispatch_mode() is None
 
@@ -128,11 +134,15 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)
 
 
+def autocasts(device_type: str) -> bool:
+    """Return whether autocast is on for devices of a type; never where there is none, such as for "meta"."""
+    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
+
+
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:
     """Return a context in which autocast is off; a graph always holds it, an eager call where autocast is on."""
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled(device_type):
-        return torch.autocast(device_type, enabled=False)
-    return nullcontext()
+    held = torch.amp.is_autocast_available if torch.compiler.is_compiling() else autocasts
+    return torch.autocast(device_type, enabled=False) if held(device_type) else nullcontext()
 
 
 @contextmanager

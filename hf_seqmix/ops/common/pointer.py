@@ -136,7 +136,7 @@ class _PointerSums(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         blocks = _Blocks(queries, keys, ids, of_queries, of_places)
         log_all, log_found = (queries.new_empty(queries.shape[:2]) for _ in range(2))
-        with torch.autocast(queries.device.type, enabled=False):
+        with without_autocast(queries.device.type):
             for rows, some, seen in blocks:
                 scores = blocks.scores(rows, some, seen)
                 most = scores.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
@@ -156,7 +156,7 @@ class _PointerSums(torch.autograd.Function):
         # Without a term there is no gradient: the exponential of any score over the largest number is 0.
         largest = torch.finfo(log_all.dtype).max
         log_all, log_found = (x.masked_fill(x == float("-inf"), largest).unsqueeze(-1) for x in (log_all, log_found))
-        with torch.autocast(queries.device.type, enabled=False):
+        with without_autocast(queries.device.type):
             for rows, some, seen in blocks:
                 scores = blocks.scores(rows, some, seen)
                 wanted = ids[rows, seen].unsqueeze(1) == targets[rows, some].unsqueeze(2)

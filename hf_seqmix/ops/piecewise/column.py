@@ -194,7 +194,7 @@ def _plain(
 ) -> Tensor:
     """Compute the definition in the precision that is promised, with ordinary operations: O(n^2) in memory."""
     dtype = torch.promote_types(query.dtype, torch.float32)
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query.device.type):
         return piecewise_column_dense(
             query.to(dtype),
             key.to(dtype),
@@ -265,7 +265,7 @@ def _gradients(upstream: Tensor, *args: Any) -> tuple[Tensor, ...]:
     """Return the gradients of the first six arguments, in their dtypes; empty tensors for arguments that are None."""
     if upstream.numel() == 0 or args[0].numel() == 0:
         return tuple(gradient.zero_() for gradient in _empty_gradients(upstream, *args))
-    with torch.autocast(upstream.device.type, enabled=False):
+    with without_autocast(upstream.device.type):
         gradients = column_gradients(ColumnProblem(*args), upstream)
     return tuple(
         upstream.new_empty(0) if x is None or gradient is None else gradient.to(x.dtype).contiguous()

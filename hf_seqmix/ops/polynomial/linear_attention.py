@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..common.backend import kernel_module
 from ..common.crossovers import implementation
-from ..common.dispatch import Route
+from ..common.dispatch import Route, without_autocast
 from ..common.operator import differentiable_operator
 
 __all__ = [
@@ -198,7 +198,7 @@ def _gradients(
     dstate = None
     if needs[3]:
         compute = _sum_dtype(a, g)
-        with torch.autocast(a.device.type, enabled=False):
+        with without_autocast(a.device.type):
             dstate = torch.einsum("bshc,bshd->bhcd", _scaled(a.to(compute), outer), g.to(compute))
     return da, db, dc, dstate
 
@@ -255,7 +255,7 @@ def causal_sum(
     """
     kernels = causal_kernels(a, b, c)
     # Backward runs under whatever autocast it is called in.
-    with torch.autocast(a.device.type, enabled=False):
+    with without_autocast(a.device.type):
         if kernels is not None and max(a.shape[3], c.shape[3]) <= kernels.LARGEST_WIDTH:
             return kernels.causal_sum(a, b, c, state, reverse, outer=outer, inner=inner, dtype=dtype)
         if a.device.type == "cpu":
@@ -316,7 +316,7 @@ def causal_pair(
         return kernels.causal_sum_pair(a, d, b, c, reverse, outer=outer, inner=inner, dtypes=dtypes)
     if a.device.type == "cpu":
         dtypes = (dtype, other_dtype)
-        with torch.autocast("cpu", enabled=False):
+        with without_autocast("cpu"):
             y, z = _loop([a, d], b, c, None, outer, inner, reverse, dtypes, chunk or LOOP_CHUNK)
         return y, z
     y = causal_sum.compute(a, b, c, None, outer, inner, reverse, dtype, chunk)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..common.backend import kernel_module
-from ..common.dispatch import Route
+from ..common.dispatch import Route, without_autocast
 from ..common.invariance import is_batch_invariant
 from ..common.operator import differentiable_operator
 from .linear_attention import LOOP_CHUNK, causal_kernels
@@ -226,7 +226,7 @@ def running_sums(
     if causal_kernels(*given) is not None:
         kernels = kernel_module("polynomial.kernels.running_mean")
         return kernels.running_product(p, x, z, start, reverse, outer=outer, inner=inner, dtype=dtype)
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x.device.type):
         if x.device.type == "cpu":
             return _loop(p, x, z, start, outer, inner, reverse, compute, dtype, chunk)
         return _at_once(p, x, z, start, outer, inner, reverse, compute, chunk).to(dtype).contiguous()

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..common.backend import kernel_module
 from ..common.crossovers import implementation
-from ..common.dispatch import ORDINARY, check_real, dispatch
+from ..common.dispatch import ORDINARY, check_real, dispatch, without_autocast
 from ..common.invariance import is_batch_invariant
 from .weight_gradient import weight_gradient
 
@@ -106,7 +106,7 @@ def convolve(x: Tensor, weight: Tensor, back: int | None = None) -> Tensor:
         return (x.to(weight.dtype) * weight).to(x.dtype)
     length, around = x.shape[2], max(back, taps - 1 - back)
     # In float32, autocast off: in bfloat16 on CPU the depthwise convolution of oneDNN 3.12 (torch 2.13) never returns.
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x.device.type):
         rows = x.to(weight.dtype).unsqueeze(2)  # (batch, channels, 1, length)
         if dispatch(x)[0] not in ORDINARY:  # `vmap` knows no layouts
             rows = rows.contiguous(memory_format=torch.channels_last)

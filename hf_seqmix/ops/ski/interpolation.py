@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..common.dispatch import ORDINARY, Route, compute_dtype, dispatch
+from ..common.dispatch import ORDINARY, Route, compute_dtype, dispatch, without_autocast
 
 __all__ = [
     "InducingGrid",
@@ -139,7 +139,7 @@ def interpolate(values: Tensor, length: int, grid: InducingGrid, route: Route | 
     _check_points(values, length, grid)
     route = route or dispatch(values)[0]
     if route in ORDINARY:
-        with torch.autocast(values.device.type, enabled=False):
+        with without_autocast(values.device.type):
             return values @ _dense(length, grid, values).t()
     if route == "operator":
         first, weights = grid.weights(length, values.dtype, values.device)
@@ -164,7 +164,7 @@ def interpolate_adjoint(x: Tensor, grid: InducingGrid, route: Route | None = Non
         length = x.shape[-1]
         x = x.to(compute_dtype(x.dtype))
         if route in ORDINARY:
-            with torch.autocast(x.device.type, enabled=False):
+            with without_autocast(x.device.type):
                 return x @ _dense(length, grid, x)
         first, weights = grid.weights(length, x.dtype, x.device)
         values = x.new_zeros((*x.shape[:-1], grid.points(length)))

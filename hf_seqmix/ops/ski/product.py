@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..common.backend import kernel_module
 from ..common.crossovers import implementation
-from ..common.dispatch import ORDINARY, check_real, dispatch
+from ..common.dispatch import ORDINARY, check_real, dispatch, without_autocast
 from ..common.invariance import is_batch_invariant
 from ..short_convolution.product import short_conv
 from ..toeplitz.product import toeplitz_matmul, toeplitz_matrix
@@ -50,7 +50,7 @@ def ski_matmul(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
     route, _ = dispatch(x)
     collected = interpolate_adjoint(x, grid, route)
     if route in ORDINARY:
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device.type):
             mixed = convolution_product(collected, kernel.to(collected.dtype), causal=False)
     else:
         mixed = toeplitz_matmul(collected.contiguous(), kernel, causal=False)

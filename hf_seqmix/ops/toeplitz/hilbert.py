@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..common.dispatch import cast, compute_dtype, dispatch
+from ..common.dispatch import cast, compute_dtype, dispatch, without_autocast
 from ..common.fft import impulse_response
 from ..common.trigonometry import cosines
 
@@ -101,7 +101,7 @@ def _even_part(response: Tensor) -> Tensor:
     bins = torch.arange(last + 1, device=response.device)
     weights = torch.where((bins == 0) | (bins == last), 1, 2).to(response.dtype) / (2 * last)
     # Autocast would multiply in half precision.
-    with torch.autocast(response.device.type, enabled=False):
+    with without_autocast(response.device.type):
         return (response * weights) @ cosines(bins.unsqueeze(1) * bins, 2 * last, response.dtype)
 
 
@@ -111,7 +111,7 @@ def _odd_part(imaginary: Tensor) -> Tensor:
     bins = torch.arange(last + 1, device=imaginary.device)
     # A quarter of a period after the cosine.
     sines = cosines(2 * bins.unsqueeze(1) * bins - last, 4 * last, imaginary.dtype)
-    with torch.autocast(imaginary.device.type, enabled=False):
+    with without_autocast(imaginary.device.type):
         return imaginary @ sines / last
 
 

@@ -7,7 +7,7 @@ product is computed and differentiated.
 import torch
 from torch import Tensor
 
-from ..common.dispatch import ORDINARY, can_be_read, check_real, dispatch
+from ..common.dispatch import ORDINARY, can_be_read, check_real, dispatch, without_autocast
 from ..common.invariance import is_batch_invariant
 from .derivatives import toeplitz_product
 from .real_transform import convolution_product, real_product
@@ -48,7 +48,7 @@ def toeplitz_matmul(x: Tensor, kernel: Tensor, causal: bool = True) -> Tensor:
         return x.clone() + kernel.sum().to(x.dtype) * 0
     if route in ORDINARY:
         # Autocast would multiply in half precision.
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x.device.type):
             # Earlier tracers cannot prove what transforms ask of lengths that have bounds.
             by_real_numbers = real_product if torch.__version__ >= "2.11" else convolution_product
             return by_real_numbers(x, kernel, causal).to(x.dtype)
