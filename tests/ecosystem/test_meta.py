@@ -22,6 +22,7 @@ def on_meta(family: str, suffix: str, **overrides: Any) -> PreTrainedModel:
     [
         *[(family, "ForCausalLM", {}) for family in CAUSAL],
         *[(family, "ForSequenceClassification", {"is_causal": False}) for family in EVERY],
+        ("poly_transformer", "ForCausalLM", {"mixing": "triangular"}),
         ("tnn", "ForCausalLM", {"copy_head": True, "short_conv_taps": 3, "ngram_sizes": [2]}),
         ("tnn", "ForCausalLM", {"position_embedding_type": "learned"}),
     ],

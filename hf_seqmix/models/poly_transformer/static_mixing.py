@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from ...cache import append_history
-from ...ops.common.dispatch import without_autocast
+from ...ops.common.dispatch import has_numbers, without_autocast
 from ...ops.layout import TokenLayout
 from ...ops.rows import RowOperation
 from ..toeplitz.operator import ToeplitzOperator
@@ -164,7 +164,9 @@ class TriangularOperator(nn.Module):
         rows = history[..., :-1].gather(1, index.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
         rows = rows * (real.gather(1, index) & inside).unsqueeze(-1)
         positions = (positions - pads).clamp(min=0)  # (batch, length)
-        if not torch.compiler.is_compiling() and positions.numel() and int(positions.max()) >= self.max_positions:
+        if not has_numbers(positions):
+            self._check_length(layout, values.shape[1])
+        elif positions.numel() and int(positions.max()) >= self.max_positions:
             raise _too_long(int(positions.max()) + 1, self.max_positions)
         positions = positions.clamp(max=self.max_positions - 1)
         if values.shape[1] == 1:
