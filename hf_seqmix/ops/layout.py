@@ -6,9 +6,9 @@ A mixer gets a `TokenLayout`, made of the attention mask, and hands its position
 * real tokens contiguous in each row: values at pads are filled with zeros directly before the operation, since biases
   and convolutions of earlier operations have filled the pads again;
 * pads between real tokens, or several sequences in a row: the real tokens of each sequence are gathered into a row of
-  their own, mixed there, and scattered back. Under tracing, where the batch cannot be looked at, padded rows always go
-  this way, which has static shapes. Rows that may be packed go to an operator, which looks when the graph runs
-  (`rows.py`).
+  their own, mixed there, and scattered back. Where the batch cannot be looked at (tracing, `torch.func.vmap`, "meta"),
+  rows always go this way, which has static shapes. In a graph, rows that may be packed go to an operator, which looks
+  when the graph runs (`rows.py`).
 
 With a history (a cache), each row's real tokens are kept contiguous at the end of the history, pads before them.
 """
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .common.dispatch import dispatch
+from .common.dispatch import dispatch, has_numbers
 from .common.invariance import is_batch_invariant
 from .common.ordering import inverse_order, places_first
 from .common.running_max import running_max
@@ -237,7 +237,8 @@ def token_layout(
             layout.left_padded,
             grid_size,
         )
-    tracing = torch.compiler.is_compiling()
+    given = attention_mask, position_ids, seq_idx
+    tracing = torch.compiler.is_compiling() or not all(has_numbers(x) for x in given if x is not None)
     key_mask = None if attention_mask is None else real_tokens(attention_mask, batch, length, past_length)
     if attention_mask is not None and not tracing and all_are_real(attention_mask):
         key_mask = None
@@ -254,7 +255,7 @@ def token_layout(
                 "packed sequences (restarting position_ids, cu_seq_lens_q or seq_idx) cannot continue a cache: pass "
                 "each sequence as its own row, or start from an empty cache."
             )
-        if tracing and dispatch(sequence_ids)[0] != "real":
+        if torch.compiler.is_compiling() and dispatch(sequence_ids)[0] != "real":
             plan = packed_plan(mask, sequence_ids)
             return TokenLayout(mask, key_mask, sequence_ids, realign=mask is not None, plan=plan)
         lay_out = row_of_each_sequence if tracing else group_by_length

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .common.dispatch import has_numbers
 from .common.running_max import running_max
 
 __all__ = [
@@ -46,7 +47,8 @@ def packed_sequence_ids(
 ) -> Tensor | None:
     """Number the packed sequences of each row, or return None where no row holds more than one.
 
-    A traced call does not look at positions, and numbers the sequences whether or not there are several.
+    A traced call does not look at positions, and numbers the sequences whether or not there are several. On "meta"
+    positions do not count: a dry run is one of rows with one sequence each.
 
     Args:
         mask: (batch, length) bool, True at real tokens; None when all are.
@@ -68,10 +70,10 @@ def packed_sequence_ids(
         if seq_idx.shape != (batch, length):
             raise ValueError(f"seq_idx has shape {tuple(seq_idx.shape)}, but the tokens ({batch}, {length}).")
         return seq_idx.long()
-    if position_ids is None or length <= 1:
+    if position_ids is None or length <= 1 or position_ids.device.type == "meta":
         return None
     restarts = _restarts(mask, batch, length, position_ids)
-    if torch.compiler.is_compiling() or bool(restarts.any()):
+    if not has_numbers(restarts) or bool(restarts.any()):
         return restarts.long().cumsum(dim=1)
     return None
 

@@ -38,6 +38,7 @@ def by_autograd(loss: Any, parameters: Parameters, *row: Tensor) -> Parameters:
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's attention, row by row
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(
     ("family", "suffix", "overrides"),
     [
@@ -46,9 +47,10 @@ def by_autograd(loss: Any, parameters: Parameters, *row: Tensor) -> Parameters:
         ("poly_transformer", "ForCausalLM", {"mixing": "triangular"}),
     ],
 )
-def test_gradients_a_sample(family: str, suffix: str, overrides: dict[str, Any]) -> None:
+def test_gradients_a_sample(family: str, suffix: str, overrides: dict[str, Any], masked: bool) -> None:
     loss, parameters, ids, labels = make(family, suffix, **overrides)
-    rows = ids, labels
+    masks = torch.tensor([[0] * 3 + [1] * 10, [1] * 13, [1] * 4 + [0] + [1] * 5 + [0] * 3])
+    rows = (ids, labels, masks) if masked else (ids, labels)
     found = vmap(grad(loss), in_dims=(None, *[0] * len(rows)))(parameters, *rows)
     for place in range(len(ids)):
         expected = by_autograd(loss, parameters, *[given[place] for given in rows])

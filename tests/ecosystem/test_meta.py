@@ -30,7 +30,7 @@ def on_meta(family: str, suffix: str, **overrides: Any) -> PreTrainedModel:
 def test_forward_and_backward(family: str, suffix: str, overrides: dict[str, Any]) -> None:
     model = on_meta(family, suffix, **overrides)
     ids = torch.ones(2, 13, dtype=torch.long, device="meta")
-    for given in ({},):
+    for given in ({}, {"attention_mask": ids}, {"position_ids": ids}):
         logits = model(ids, **given).logits
         logits.sum().backward()
         assert logits.device.type == "meta"
@@ -38,7 +38,7 @@ def test_forward_and_backward(family: str, suffix: str, overrides: dict[str, Any
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("given", [()])
+@pytest.mark.parametrize("given", [(), ("attention_mask",), ("position_ids",)])
 def test_operations_are_counted(given: tuple[str, ...]) -> None:
     ids = torch.ones(1, 13, dtype=torch.long)
     places = torch.arange(13)[None]
