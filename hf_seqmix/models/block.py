@@ -128,7 +128,7 @@ class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
 
 def build_feed_forward(config: SeqMixConfig) -> nn.Module | None:
     """Build the feed-forward of a block: the family's own, or a gated linear unit; None for none."""
-    if config.model_type in FEED_FORWARDS:
-        return FEED_FORWARDS[config.model_type](config)
+    if config.family_type in FEED_FORWARDS:
+        return FEED_FORWARDS[config.family_type](config)
     assert config.intermediate_size is not None
     return GatedLinearUnit(config.hidden_size, config.intermediate_size, config.hidden_act)

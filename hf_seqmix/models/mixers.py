@@ -93,7 +93,10 @@ def build_mixer(config: SeqMixConfig, layer_idx: int) -> nn.Module:
     """
     name = config.layer_mixers[layer_idx]
     if name not in MIXERS:
-        raise ValueError(f"layer {layer_idx} asks for the mixer {name!r}; known are {', '.join(sorted(MIXERS))}.")
+        raise ValueError(
+            f"layer {layer_idx} asks for the mixer {name!r}; known are {', '.join(sorted(MIXERS))}, and "
+            "hf_seqmix.models.mixers.register_mixer adds one."
+        )
     return MIXERS[name](config.mixer_config(name), layer_idx)
 
 

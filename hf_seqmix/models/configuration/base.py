@@ -137,8 +137,8 @@ class SeqMixConfig(CodeReferences):
 
     def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
         super().__init_subclass__(*args, **kwargs)
-        # A hybrid has no mixer, and no `cache_layer_type`, of its own.
-        if vars(cls).get("model_type") and cls.cache_layer_type:
+        # A hybrid has no mixer, and no `cache_layer_type`, of its own; what derives from a family's has the family's.
+        if vars(cls).get("model_type") and cls.cache_layer_type and cls._family_type() not in MIXER_CONFIGS:
             MIXER_CONFIGS.setdefault(cls.model_type, cls)
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -224,10 +224,21 @@ class SeqMixConfig(CodeReferences):
         """Blocks with parameters of their own; a family may run fewer of them than layers, in turn."""
         return self.num_hidden_layers
 
+    @classmethod
+    def _family_type(cls) -> str:
+        """Return the `model_type` of the nearest class, this one or one that it derives from, that has a mixer."""
+        types = [vars(base).get("model_type") for base in cls.__mro__]
+        return next((name for name in types if name in MIXER_CONFIGS), cls.model_type)
+
+    @property
+    def family_type(self) -> str:
+        """Name of the family's mixer and feed-forward; a derived class may have a `model_type` of its own."""
+        return self._family_type()
+
     @property
     def layer_mixers(self) -> list[str]:
         """Name of the mixer of each layer."""
-        return [self.model_type] * self.num_hidden_layers
+        return [self.family_type] * self.num_hidden_layers
 
     def mixer_config(self, mixer_type: str) -> "SeqMixConfig":
         """Return the configuration that a mixer of this model is built from."""

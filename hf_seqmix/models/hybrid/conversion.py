@@ -45,7 +45,7 @@ def to_hybrid(model: SeqMixPreTrainedModel) -> SeqMixPreTrainedModel:
     if isinstance(config, SeqMixHybridConfig):
         raise ValueError(f"{type(model).__name__} is a hybrid already: use it as it is.")
     _check_blocks(config)
-    mixers = {config.model_type: _fields_of_mixer(config)}
+    mixers = {config.family_type: _fields_of_mixer(config)}
     hybrid = SeqMixHybridConfig(**_shared_fields(config), mixer_types=list(config.layer_mixers), mixer_configs=mixers)
     return _with_weights(HYBRID_FAMILY, model, hybrid)
 
