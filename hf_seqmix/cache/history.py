@@ -117,11 +117,11 @@ def past_length(past_key_values: Any, layer_idx: int = 0) -> int | Tensor:
     """Return how many positions a cache holds before this call: an int, or () long for a preallocated cache.
 
     Raises:
-        TypeError: for a tuple of tensors, as old versions of the library had caches.
+        TypeError: for anything but a cache, such as a tuple of tensors, which old versions of the library had.
     """
     if past_key_values is None:
         return 0
-    if isinstance(past_key_values, (tuple, list)):
+    if not hasattr(past_key_values, "get_seq_length"):
         raise TypeError(
             f"past_key_values is a {type(past_key_values).__name__}; it must be a cache of the library, such as "
             "DynamicCache(config=model.config), or what an earlier call returned as past_key_values."

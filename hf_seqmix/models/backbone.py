@@ -20,7 +20,7 @@ from ..ops.masking import padding_mask, real_positions
 from ..ops.packing import sequence_positions
 from .block import SeqMixBlock
 from .configuration import SeqMixConfig
-from .inputs import check_image_alone, check_mask_covers_cache, check_tokens, embed_known
+from .inputs import check_image_alone, check_mask_covers_cache, check_tensors, check_tokens, embed_known
 from .mixers import WeighingMixer
 from .ngram_embedding import NGramEmbedding
 from .pretrained import SeqMixPreTrainedModel
@@ -111,8 +111,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
             layer whose mixer weighs tokens (attention and IPA), (batch, heads or centers, length, keys).
 
         Raises:
-            TypeError: for ids or embeddings of another type of number, a mask that is a list, and a cache that is a
-                tuple.
+            TypeError: for ids, embeddings or positions of another type of number, what is no tensor, and a cache that
+                is none of the library's.
             ValueError: for token ids outside the vocabulary (on CPU), shapes that do not fit, a cache of a dtype that
                 does not go with that of this call, a cache given to a bidirectional model or under gradient
                 checkpointing, images given to a model of text, or text to a model of images; and for
@@ -149,11 +149,13 @@ class SeqMixModel(SeqMixPreTrainedModel):
             check_room(past_key_values, past, batch, length, self.config.copy_head)
             check_dtype(past_key_values, past, inputs_embeds, self.layer_types)
 
-        if isinstance(attention_mask, (list, tuple)):
-            raise TypeError(
-                f"attention_mask is a {type(attention_mask).__name__}; give a tensor, 1 at real tokens and 0 at pads."
-            )
         masks = attention_mask if isinstance(attention_mask, dict) else None
+        boundaries = {name: value for name, value in kwargs.items() if name.startswith(("cu_seq", "seq_idx"))}
+        check_tensors(
+            attention_mask=attention_mask if masks is None else None, position_ids=position_ids, **boundaries
+        )
+        if position_ids is not None and position_ids.is_floating_point():
+            raise TypeError(f"position_ids has {position_ids.dtype}; it must hold integers: position_ids.long().")
         padding = padding_mask(attention_mask, batch, length, past)
         if masks is None and padding is not None and position_ids is None:
             counted = self.config.position_embedding_type, self.layer_types
@@ -167,7 +169,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
             position_ids=position_ids if masks is None else None,
             grid_size=grid_size,
             has_cache=past_key_values is not None,
-            **{name: value for name, value in kwargs.items() if name.startswith(("cu_seq", "seq_idx"))},
+            **boundaries,
         )
         if use_cache and past_key_values is None and not self.training and self.config.is_causal:
             past_key_values = None if layout.sequence_ids is not None else DynamicCache(config=self.config)

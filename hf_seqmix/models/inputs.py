@@ -8,7 +8,14 @@ from torch import Tensor
 
 from .._compat import attends
 
-__all__ = ["check_image_alone", "check_mask_covers_cache", "check_tokens", "embed_known"]
+__all__ = ["check_image_alone", "check_mask_covers_cache", "check_tensors", "check_tokens", "embed_known"]
+
+
+def check_tensors(**given: Any) -> None:
+    """Raise a TypeError, by the names that are given, for what is neither a tensor nor None."""
+    for name, value in given.items():
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(f"{name} is a {type(value).__name__}; it must be a tensor: torch.tensor({name}).")
 
 
 def check_tokens(input_ids: Any, inputs_embeds: Any, hidden_size: int) -> None:

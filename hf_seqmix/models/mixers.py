@@ -12,6 +12,7 @@ from ..cache import past_length
 from ..ops.common.dispatch import without_autocast
 from ..ops.layout import TokenLayout, token_layout
 from .configuration import MIXER_CONFIGS, SeqMixConfig
+from .inputs import check_tensors
 
 __all__ = [
     "FEED_FORWARDS",
@@ -137,10 +138,7 @@ def layout_of_call(
         raise ValueError(
             f"hidden_states have shape {tuple(hidden_states.shape)}; they must be (batch, length, hidden_size)."
         )
-    if attention_mask is not None and not isinstance(attention_mask, Tensor):
-        raise TypeError(
-            f"attention_mask is a {type(attention_mask).__name__}; it must be a tensor: torch.tensor(attention_mask)."
-        )
+    check_tensors(attention_mask=attention_mask)
     for name in ("mask", "key_padding_mask", "attn_mask"):
         if kwargs.get(name) is not None:
             raise ValueError(f"{name} was given, which is not read: give attention_mask, 1 at real tokens, 0 at pads.")

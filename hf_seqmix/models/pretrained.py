@@ -35,7 +35,9 @@ class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
     _can_record_outputs = {"hidden_states": SeqMixBlock, "attentions": OutputRecorder(WeighingMixer, index=1)}
 
     def __init__(self, config: SeqMixConfig, *args: Any, **kwargs: Any) -> None:
-        if hasattr(config, "complete"):  # not by the class: exported code has one of its own
+        # By name: exported code has classes of its own.
+        fits = self.config_class.__name__ in {base.__name__ for base in type(config).__mro__}
+        if fits:
             config.complete()
             self._check_config(config)
         elif isinstance(config, PreTrainedConfig):

@@ -169,7 +169,7 @@ def test_what_would_be_read_as_something_else_is_refused(wrong, message):
     assert_close(model(ids, **both)[0][:, 3:], model(ids[:, 3:])[0])
     attention = IPAModel(IPAConfig(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=1, num_centers=2))
     for family in (model, attention):
-        with pytest.raises(TypeError, match="attention_mask is a list; give a tensor, 1 at real tokens and 0 at pads"):
+        with pytest.raises(TypeError, match="attention_mask is a list; it must be a tensor"):
             family(ids, attention_mask=[[1] * 6])
     with pytest.raises(ValueError, match="cu_seqlens was given"):
         TNNMixer(hidden_size=16)(torch.randn(1, 6, 16), cu_seqlens=torch.tensor([0, 3, 6]))

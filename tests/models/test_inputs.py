@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from hf_seqmix import SeqMixHybridConfig, SeqMixHybridForCausalLM, TNNConfig, TNNForCausalLM, TNNModel
+from hf_seqmix import IPAConfig, SeqMixHybridConfig, SeqMixHybridForCausalLM, TNNConfig, TNNForCausalLM, TNNModel
 from tests.models.suite import PADS
 
 VOCAB = 31
@@ -30,11 +30,28 @@ def model(request: pytest.FixtureRequest) -> TNNForCausalLM | SeqMixHybridForCau
         ({"inputs_embeds": torch.randn(2, 9, 15)}, ValueError, r"\(2, 9, 15\); it must be \(batch, length, 16\)"),
         ({"inputs_embeds": torch.ones(2, 9, 16).long()}, TypeError, "inputs_embeds has torch.int64"),
         ({"input_ids": IDS, "past_key_values": ((IDS, IDS),)}, TypeError, "is a tuple; it must be a cache of the"),
+        ({"input_ids": IDS, "past_key_values": "a"}, TypeError, "is a str; it must be a cache of the"),
+        ({"input_ids": IDS, "position_ids": [[0, 1]]}, TypeError, "position_ids is a list; it must be a tensor"),
+        (
+            {"input_ids": IDS, "position_ids": torch.ones(2, 9)},
+            TypeError,
+            "position_ids has torch.float32; .*integers",
+        ),
+        ({"input_ids": IDS, "cu_seq_lens_q": [0, 18]}, TypeError, "cu_seq_lens_q is a list; it must be a tensor"),
+        ({"input_ids": IDS, "seq_idx": [[0, 1]]}, TypeError, "seq_idx is a list; it must be a tensor"),
+        ({"input_ids": IDS, "attention_mask": IDS.numpy()}, TypeError, "attention_mask is a ndarray; it must be a te"),
+        ({"input_ids": IDS, "attention_mask": "a"}, TypeError, "attention_mask is a str; it must be a tensor"),
     ],
 )
 def test_other_inputs_are_refused(model, given, error, message):
     with pytest.raises(error, match=message):
         model(**given)
+
+
+@pytest.mark.parametrize("cls", [TNNModel, TNNForCausalLM])
+def test_the_configuration_of_another_family_is_refused(cls):
+    with pytest.raises(TypeError, match="is built from a TNNConfig; given IPAConfig"):
+        cls(IPAConfig(**SMALL))
 
 
 def test_ids_of_either_integer_type_are_the_same(model):

@@ -12,6 +12,7 @@ from ..._labels import IGNORED_LABEL
 from ...ops.packing import packed_sequence_ids
 from ..backbone import SeqMixModel
 from ..configuration import SeqMixConfig
+from ..inputs import check_tensors
 from ..pretrained import SeqMixPreTrainedModel
 from .auxiliary_loss import add_auxiliary, sum_auxiliary
 
@@ -40,7 +41,7 @@ def explained(loss_function: Callable[..., Tensor], num_classes: int) -> Callabl
     def compute(*args: Any, **kwargs: Any) -> Tensor:
         given = {name: kwargs[name] for name in ("labels", "shift_labels") if kwargs.get(name) is not None}
         for name, labels in given.items():
-            check_labels(labels, name)
+            check_tensors(**{name: labels})
             kwargs[name] = labels if labels.is_floating_point() else labels.long().contiguous()
         try:
             return loss_function(*args, **kwargs)
@@ -75,12 +76,6 @@ def explained(loss_function: Callable[..., Tensor], num_classes: int) -> Callabl
             ) from error
 
     return compute
-
-
-def check_labels(labels: Any, name: str = "labels") -> None:
-    """Raise a TypeError, by the name that is given, unless labels are a tensor."""
-    if not isinstance(labels, Tensor):
-        raise TypeError(f"{name} is a {type(labels).__name__}; it must be a tensor: torch.tensor({name}).")
 
 
 def check_one_sequence_a_row(

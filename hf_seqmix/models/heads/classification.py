@@ -13,7 +13,8 @@ from ..._compat import can_return_tuple
 from ..._labels import IGNORED_LABEL
 from ...ops.common.dispatch import can_be_read
 from ..configuration import SeqMixConfig
-from .base import SeqMixHead, check_labels, check_one_sequence_a_row, without_cache
+from ..inputs import check_tensors
+from .base import SeqMixHead, check_one_sequence_a_row, without_cache
 from .pooling import ClassificationHead, number_of_labels, pool
 
 __all__ = [
@@ -35,7 +36,7 @@ class SeqMixClassifier(SeqMixHead):
     def _loss(
         self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, **kwargs: Any
     ) -> Tensor:
-        check_labels(labels)
+        check_tensors(labels=labels)
         problem = self.config.problem_type
         several = labels.is_floating_point() or (labels.dtype == torch.bool and labels.shape == logits.shape)
         if problem is None and (self.num_labels == 1 or several):
@@ -211,7 +212,7 @@ class SeqMixForTokenClassification(SeqMixHead):
 
 def _fitting(labels: Tensor, logits: Tensor) -> Tensor:
     """Return labels in the shape of the logits, for one label a row or token in any shape of as many numbers."""
-    check_labels(labels)
+    check_tensors(labels=labels)
     if logits.shape[-1] == 1 and labels.numel() == logits.numel():
         labels = labels.reshape(logits.shape)
     if labels.shape != logits.shape:

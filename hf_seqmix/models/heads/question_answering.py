@@ -8,7 +8,8 @@ from transformers.modeling_outputs import QuestionAnsweringModelOutput
 
 from ..._compat import can_return_tuple
 from ..configuration import SeqMixConfig
-from .base import SeqMixHead, check_labels, check_one_sequence_a_row, without_cache
+from ..inputs import check_tensors
+from .base import SeqMixHead, check_one_sequence_a_row, without_cache
 
 __all__ = ["SeqMixForQuestionAnswering"]
 
@@ -53,7 +54,7 @@ class SeqMixForQuestionAnswering(SeqMixHead):
 
         Raises:
             TypeError: for positions that are no tensor.
-            ValueError: for packed rows.
+            ValueError: for packed rows, and for another number of positions than of rows.
         """
         outputs = self.model(
             input_ids,
@@ -71,8 +72,7 @@ class SeqMixForQuestionAnswering(SeqMixHead):
         start_logits, end_logits = logits.unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
-            check_labels(start_positions, "start_positions")
-            check_labels(end_positions, "end_positions")
+            _check_positions(len(scores), start_positions=start_positions, end_positions=end_positions)
             length = start_logits.shape[1]
             positions = [_inside(p.long(), length, pads) for p in (start_positions, end_positions)]
             # A mean over nothing is no number: each term by itself, the mean of itself and itself.
@@ -89,6 +89,17 @@ class SeqMixForQuestionAnswering(SeqMixHead):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+
+def _check_positions(batch: int, **given: Tensor) -> None:
+    """Refuse, by the names that are given, what is not one position for each row; graphs do not look."""
+    check_tensors(**given)
+    for name, positions in given.items():
+        if not torch.compiler.is_compiling() and positions.shape not in ((batch,), (batch, 1)):
+            raise ValueError(
+                f"{name} have shape {tuple(positions.shape)}, but there are {batch} rows: give one position for each, "
+                f"({batch},)."
+            )
 
 
 def _inside(positions: Tensor, length: int, pads: Tensor | None) -> Tensor:

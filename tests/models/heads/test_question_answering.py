@@ -1,5 +1,6 @@
 """Answers in a text: their loss, and which positions are none."""
 
+import re
 from typing import Any
 
 import pytest
@@ -86,6 +87,15 @@ def test_positions_that_are_no_tensor(name):
     given = {"start_positions": torch.tensor([1, 3]), "end_positions": torch.tensor([1, 3])}
     with pytest.raises(TypeError, match=f"{name} is a list; it must be a tensor"):
         TNNForQuestionAnswering(config())(torch.randint(VOCAB, (2, 7)), **{**given, name: [1, 3]})
+
+
+@pytest.mark.parametrize("name", ["start_positions", "end_positions"])
+@pytest.mark.parametrize("shape", [(3,), (2, 2), ()])
+def test_another_number_of_positions_than_of_rows(name, shape):
+    given = {"start_positions": torch.tensor([1, 3]), "end_positions": torch.tensor([1, 3])}
+    given[name] = torch.ones(shape, dtype=torch.long)
+    with pytest.raises(ValueError, match=re.escape(f"{name} have shape {shape}, but there are 2 rows")):
+        TNNForQuestionAnswering(config())(torch.randint(VOCAB, (2, 7)), **given)
 
 
 def test_packed_rows_are_refused():
