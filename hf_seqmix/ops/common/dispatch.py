@@ -80,7 +80,7 @@ def has_numbers(x: Tensor) -> bool:
 
 
 def can_be_read(x: Tensor) -> bool:
-    """Return whether a check may look at numbers: where there are any, but not on an accelerator, which is waited for."""
+    """Return whether a check may look at numbers: not on an accelerator, which is waited for, nor in a trace."""
     if x.device.type != "cpu" or not has_numbers(x):
         return False
     return not torch._C._are_functorch_transforms_active() and _get_current_dispatch_mode() is None
