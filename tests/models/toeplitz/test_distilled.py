@@ -123,7 +123,7 @@ def test_modes_are_saved_with_the_model(distilled, tmp_path):
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
     assert loaded.config.layer_types == model.config.layer_types
     with torch.no_grad():
-        assert torch.equal(loaded(ids).logits, model(ids).logits)
+        assert_same(loaded(ids).logits, model(ids).logits)  # weights of a file are aligned otherwise: last bits differ
     modes = {name: bits for name, bits in model.state_dict().items() if ".tail." in name}
     half = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
     for copied in (half, loaded.half()):  # a rounded pole is another pole
