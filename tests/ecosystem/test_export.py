@@ -142,9 +142,13 @@ class TwoCalls(nn.Module):
 @pytest.mark.parametrize(
     ("model_type", "overrides"),
     [
-        *((model_type, {}) for model_type in CAUSAL),
-        ("tnn", {"copy_head": True, "copy_head_tokens": 3, "copy_head_state": True}),
-        ("ipa", {"token_shift": 3}),
+        ("poly_transformer", {}),
+        ("tnn", {"copy_head": True}),
+        *(pytest.param(other, {}, marks=pytest.mark.slow) for other in CAUSAL if other != "poly_transformer"),
+        pytest.param(
+            "tnn", {"copy_head": True, "copy_head_tokens": 3, "copy_head_state": True}, marks=pytest.mark.slow
+        ),
+        pytest.param("ipa", {"token_shift": 3}, marks=pytest.mark.slow),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
