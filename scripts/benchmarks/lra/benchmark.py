@@ -29,6 +29,8 @@ from .sizes import BATCH_NORMED, CONTROL, FAMILIES, FULL_UPDATES, LEARNING, LEAR
 
 RECIPES = SCRIPTS / "recipes" / "lra"
 
+CUT = ("text", "retrieval")
+"""Tasks whose texts are cut: the label of their beginning is that of the whole."""
 OPERATOR_SEED = 1
 """Of the expressions of one operator; those that are trained on have seed 0."""
 logger = logging.getLogger("run_benchmarks")
@@ -91,6 +93,12 @@ def add_lra(benchmarks: Any) -> None:
         "--mlm-probability", type=float, default=0.15, help="share of the tokens that --self-pretrain masks"
     )
     parser.add_argument("--learning-rate", type=float, help="learning rate of every run, instead of the size's")
+    parser.add_argument(
+        "--max-length",
+        type=int,
+        metavar="BYTES",
+        help="bytes of a text that models and their bag of words read, instead of the size's (text, retrieval)",
+    )
     parser.set_defaults(run=run_lra)
 
 
@@ -104,6 +112,7 @@ def run_lra(arguments: argparse.Namespace) -> Report:
         raise ValueError(f"--max-steps must be positive; given {arguments.max_steps}.")
     if arguments.learning_rate is not None and not arguments.learning_rate > 0:
         raise ValueError(f"--learning-rate must be positive; given {arguments.learning_rate}.")
+    check_length(arguments)
     if arguments.families is None:
         left_out = (CONTROL, LIBRARY) if arguments.self_pretrain else (CONTROL,)
         arguments.families = [family for family in FAMILIES if family not in left_out]
@@ -132,6 +141,25 @@ def run_lra(arguments: argparse.Namespace) -> Report:
             report.results += rules(of_task, data[task].baselines) + published(task, arguments.families, of_task)
         write_report(arguments.output_dir, report, describe(arguments.output_dir, report, arguments.tasks))
     return report
+
+
+def check_length(arguments: argparse.Namespace) -> None:
+    """Check the bytes that are read of a text.
+
+    Raises:
+        ValueError: there are none, or a task has no texts that may be cut.
+    """
+    length = arguments.max_length
+    if length is None:
+        return
+    if length < 1:
+        raise ValueError(f"--max-length must be at least 1 byte; given {length}.")
+    whole = [task for task in arguments.tasks if task not in CUT]
+    if whole:
+        raise ValueError(
+            f"--max-length cuts the texts of {' and '.join(CUT)}; {', '.join(whole)} cannot be told from a part: "
+            "leave the option out for them."
+        )
 
 
 def check_seconds(arguments: argparse.Namespace) -> None:
@@ -197,6 +225,7 @@ def make_job(
     learning = {}
     if size.seconds is not None:
         learning = merge_recipes(LEARNING, LEARNING_BATCH_NORMED if family in BATCH_NORMED else {})
+    length = {} if arguments.max_length is None else {"max_length": arguments.max_length}
     rate = arguments.learning_rate or (size.learning_rates and size.learning_rates[family not in BATCH_NORMED])
     if rate:
         training["learning_rate"] = rate
@@ -207,7 +236,7 @@ def make_job(
         learning,
         size.recipe,
         size.families.get(family, {}),
-        {"training": training},
+        {"data": length, "training": training},
         arguments=arguments,
         seed=seed,
     )
@@ -219,6 +248,7 @@ def make_job(
     if task == "listops":
         probe = partial(probe_operators, fields=data.fields, use_cpu=bool(run.training.get("use_cpu")))
     source = data.source if patch == 1 else f"{data.source}, in patches of {patch} pixels a side"
+    source += f", the first {arguments.max_length} bytes of a text" if length else ""
     before, start = None, None
     if pretrain:
         before = pretraining.pretraining_job(

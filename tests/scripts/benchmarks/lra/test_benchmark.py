@@ -225,6 +225,19 @@ def test_other_contents_of_files_and_recipes_are_other_runs(
     assert keys[0] != keys[1] != keys[2] == keys[3] and len(folders) == 3
 
 
+def test_a_longer_cut_is_of_the_model_its_pretraining_and_the_bag_of_words(scripts: Any, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.csv").write_text("text,label\ngood,1\nbad,0\n")
+    data = scripts.lra_data.prepare_task("text", tmp_path, tmp_path, {})
+    typed = ["lra", "--task", "text", "--max-length", "1024", "--max-seconds", "9", "--output-dir", str(tmp_path)]
+    arguments = scripts.run_benchmarks.build_parser().parse_args(typed)
+    job = scripts.lra_benchmark.make_job(arguments, "text", "tnn", 0, data, pretrain=True)
+    assert job.run.data["max_length"] == 1024 and job.run.data["baseline"] == "bag-of-words"
+    assert job.before.run.data["block_size"] == job.before.run.model["config_overrides"]["max_position_embeddings"]
+    assert job.before.run.data["block_size"] == 1024
+    assert job.labels["setting"]["data"].endswith(", the first 1024 bytes of a text")
+
+
 RELEASED = {
     "listops": ("basic_train.tsv", "basic_val.tsv", "basic_test.tsv"),
     "retrieval": ("new_aan_pairs.train.tsv", "new_aan_pairs.eval.tsv", "new_aan_pairs.test.tsv"),
@@ -399,6 +412,8 @@ def test_a_substitute_is_called_so_and_made_once(scripts: Any, tmp_path: Path) -
         (["--data", "listops={folder}"], "lacks basic_train.tsv"),
         (["--max-steps", "0"], "must be positive"),
         (["--learning-rate", "0"], r"--learning-rate must be positive; given 0\.0"),
+        (["--max-length", "64"], "cuts the texts of text and retrieval; listops cannot be told from a part"),
+        (["--max-length", "0"], "at least 1 byte; given 0"),
     ],
 )
 def test_wrong_arguments_are_refused(scripts: Any, tmp_path: Path, more: list[str], message: str) -> None:
