@@ -50,6 +50,7 @@ from layers.candidates import (
 )
 from layers.goals import layer_goals
 from layers.plots import plot_layers, plot_paper
+from operations.arguments import parse_with_fast
 from timing.goals import COLUMNS as GOAL_COLUMNS
 from timing.protocol import Time, check_all, machine, time_in_turn
 
@@ -216,9 +217,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--fast", action="store_true", help="a few short, narrow layers and one round, to see that it works"
     )
     parser.add_argument("--output-dir", default="runs/benchmark-models", help="where results, tables and plots go")
-    arguments = parser.parse_args(argv)
-    if arguments.fast:
-        arguments.lengths, arguments.hidden_size, arguments.rounds = arguments.lengths or [48], 16, 1
+    arguments = parse_with_fast(parser, argv, {"lengths": [48], "hidden_size": 16, "rounds": 1})
     if torch.device(arguments.device).type != "cpu":
         arguments.together = True
     if min(arguments.lengths or [2]) < 2 or arguments.rounds < 1 or arguments.hidden_size < 1 or arguments.threads < 1:

@@ -43,7 +43,7 @@ from typing import Any
 
 import torch
 from operations import roofline
-from operations.arguments import add_size_arguments, check_size_arguments, sizes_of
+from operations.arguments import FAST, add_size_arguments, check_size_arguments, parse_with_fast, sizes_of
 from operations.candidates import BOUNDS, call_of, candidates_of, chosen, forms_of
 from operations.forms import OPS, Sizes
 from operations.goals import op_goals
@@ -203,7 +203,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--together", action="store_true", help="all candidates in one process and one rotation")
     parser.add_argument("--output-dir", default="runs/benchmark-ops", help="where results, tables and plots go")
-    arguments = parser.parse_args(argv)
+    arguments = parse_with_fast(parser, argv, FAST)
     on_gpu = torch.device(arguments.device).type != "cpu"
     arguments.dtype = arguments.dtype or ("bfloat16" if on_gpu else "float32")
     check_size_arguments(parser, arguments)

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from operations.arguments import add_size_arguments, check_size_arguments, sizes_of
+from operations.arguments import FAST, add_size_arguments, check_size_arguments, parse_with_fast, sizes_of
 from operations.candidates import BOUNDS, chosen
 from operations.forms import Sizes
 from operations.plots import plot_points
@@ -170,7 +170,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--margin", type=float, default=0.03, help="share of the time that a change of implementation must save"
     )
     parser.add_argument("--output-dir", default="runs/tune", help="where results, tables and plot go")
-    arguments = parser.parse_args(argv)
+    arguments = parse_with_fast(parser, argv, FAST)
     on_gpu = torch.device(arguments.device).type != "cpu"
     arguments.dtype = arguments.dtype or (["bfloat16", "float32"] if on_gpu else ["float32"])
     check_size_arguments(parser, arguments)

@@ -1,7 +1,8 @@
 """The arguments that give the sizes of timed operations."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -9,7 +10,17 @@ from hf_seqmix.training.command import add_device_argument, positive
 
 from .forms import Sizes
 
-__all__ = ["add_size_arguments", "check_size_arguments", "sizes_of"]
+__all__ = ["FAST", "add_size_arguments", "check_size_arguments", "parse_with_fast", "sizes_of"]
+
+FAST: dict[str, Any] = {
+    "lengths": [64, 200],
+    "rounds": 1,
+    "batch": 2,
+    "channels": 16,
+    "head_width": 8,
+    "points": 16,
+}
+"""Sizes of `--fast`."""
 
 
 def add_size_arguments(
@@ -35,13 +46,21 @@ def add_size_arguments(
     parser.add_argument("--fast", action="store_true", help="small sizes and one round, to see that it works")
 
 
+def parse_with_fast(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None, fast: Mapping[str, Any]
+) -> argparse.Namespace:
+    """Read the command line; with `--fast` other defaults hold, and what is typed counts all the same."""
+    arguments = parser.parse_args(argv)
+    if arguments.fast:
+        parser.set_defaults(**fast)
+        arguments = parser.parse_args(argv)
+    return arguments
+
+
 def check_size_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """Fill in the lengths, and end with a message where a size makes no sense."""
     defaults = arguments.default_lengths["cpu" if torch.device(arguments.device).type == "cpu" else "gpu"]
     del arguments.default_lengths
-    if arguments.fast:
-        arguments.lengths, arguments.rounds = arguments.lengths or [64, 200], 1
-        arguments.batch, arguments.channels, arguments.head_width, arguments.points = 2, 16, 8, 16
     arguments.lengths = sorted(set(arguments.lengths or defaults))
     if min(*arguments.lengths, arguments.rounds, arguments.batch, arguments.channels, arguments.head_width) < 1:
         parser.error("lengths, rounds, batch, channels and head width must be at least 1.")

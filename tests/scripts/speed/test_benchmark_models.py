@@ -134,6 +134,11 @@ def test_half_precision_is_checked(scripts: dict[str, ModuleType]) -> None:
     assert single < 1e-5 < half < 5e-2
 
 
+def test_what_is_typed_beside_fast_counts(script: ModuleType) -> None:
+    small = script.parse_arguments(["--fast", "--hidden-size", "32"])
+    assert (small.lengths, small.hidden_size, small.rounds) == ([48], 32, 1)
+
+
 def test_no_pair_is_left(script: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="there is no pair"):
         script.main([*FAST, "--tables", "others", "--slow-limit", "8", "--output-dir", str(tmp_path)])

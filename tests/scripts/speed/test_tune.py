@@ -63,6 +63,12 @@ def test_runs_goes_on_and_is_put_in_force(
     assert here.main(command) == table
 
 
+def test_what_is_typed_beside_fast_counts(here: ModuleType) -> None:
+    small = here.parse_arguments(["--fast", "--channels", "256", "--rounds", "3", "--lengths", "65"])
+    assert (small.channels, small.rounds, small.lengths) == (256, 3, [65])
+    assert (small.batch, small.head_width, small.points) == (2, 8, 16)
+
+
 def test_a_single_implementation_is_no_choice(here: ModuleType, tmp_path: Path) -> None:
     command = [*SMALL, "--ops", "toeplitz_bidirectional", "--lengths", "8", "--output-dir", str(tmp_path)]
     assert here.main(command) == {}
