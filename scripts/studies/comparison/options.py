@@ -65,6 +65,9 @@ class Options:
         refuse_twice(models=self.models, learning_rates=self.learning_rates, seeds=self.seeds)
         if not all(0 < rate < math.inf for rate in self.learning_rates):
             raise ValueError(f"--learning-rates is {self.learning_rates}; rates must be positive and finite.")
+        unread = [f"--{split}-file" for split, path in self.files.items() if path is not None]
+        if unread and not TASKS[self.task].is_text:
+            raise ValueError(f"the task {self.task} draws its own data: leave out {', '.join(unread)}.")
         if self.extend_sweep < 0:
             raise ValueError(f"--extend-sweep is {self.extend_sweep}; give 0 or more.")
 

@@ -396,6 +396,7 @@ def test_no_run_begins_after_the_time_budget(
         (["--seeds", "1", "1"], "--seeds names 1 twice: 1 1"),
         (["--extend-sweep", "-1"], "--extend-sweep is -1"),
         (["--feed-forward", "0"], "--feed-forward is 0"),
+        (["--train-file", "a.txt"], "the task recall draws its own data: leave out --train-file"),
         (["--task", "lm-causal"], "needs text; give --train-file, --validation-file, --test-file"),
         (["--models", "ski_tnn"], "ski_tnn is bidirectional"),
         (["--block-size", "9"], "too short"),
