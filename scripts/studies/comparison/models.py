@@ -36,6 +36,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     # Learned positions, layer norms and GELU, as GPT-2 has them.
     "opt": ("opt", {"num_attention_heads": 4, "activation_function": "gelu", "dropout": 0.0}),
     "ski_tnn": ("ski_tnn", {}),
+    # Five tokens and no long mixer: what mixers that reach farther have to be ahead of.
+    "short-conv": ("seqmix_hybrid", {"mixer_types": ["short_conv"], "mixer_configs": {"short_conv": {"taps": 5}}}),
 }
 # Softmax, and no activation besides: the feed-forward is the product of two projections.
 MODELS["attention-bilinear"] = ("seqmix_hybrid", MODELS["attention"][1] | {"hidden_act": "linear"})
