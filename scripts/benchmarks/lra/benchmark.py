@@ -76,9 +76,16 @@ def add_lra(benchmarks: Any) -> None:
     parser.add_argument(
         "--self-pretrain",
         action="store_true",
-        help="train each family a second time, first by masked language modeling on the texts of the task's own "
-        "training data, then on the labels: both in the --max-seconds of the run without; listops: on the value of "
-        "every list within the expressions, and on nothing else",
+        help="train each family a second time, first by language modeling on the texts of the task's own training "
+        "data, then on the labels: both in the --max-seconds of the run without; listops: on the value of every list "
+        "within the expressions, and on nothing else",
+    )
+    parser.add_argument(
+        "--pretrain-objective",
+        choices=("masked", "causal"),
+        default="masked",
+        help="what --self-pretrain learns from texts: masked tokens, or each next one, by models that are causal in "
+        "both stages",
     )
     parser.add_argument(
         "--no-plain", action="store_true", help="with --self-pretrain: only the runs that begin with pretraining"
@@ -183,6 +190,13 @@ def check_seconds(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--pretrain-share must lie between 0 and 1; given {share}.")
     if not 0 < arguments.mlm_probability < 1:
         raise ValueError(f"--mlm-probability must lie between 0 and 1; given {arguments.mlm_probability}.")
+    if arguments.pretrain_objective == "causal":
+        fixed = [name for name in (*arguments.tasks, *arguments.families) if name in ("listops", "ski_tnn")]
+        if fixed:
+            raise ValueError(
+                f"--pretrain-objective causal is for text and retrieval, and for families with a causal form: leave "
+                f"out {', '.join(fixed)}."
+            )
     if LIBRARY in arguments.families:
         raise ValueError(f"--self-pretrain is for the families of this package: leave {LIBRARY} out of --families.")
     images = [task for task in arguments.tasks if task not in pretraining.TASKS]
@@ -225,6 +239,7 @@ def make_job(
     learning = {}
     if size.seconds is not None:
         learning = merge_recipes(LEARNING, LEARNING_BATCH_NORMED if family in BATCH_NORMED else {})
+    causal = pretrain and arguments.pretrain_objective == "causal"
     length = {} if arguments.max_length is None else {"max_length": arguments.max_length}
     rate = arguments.learning_rate or (size.learning_rates and size.learning_rates[family not in BATCH_NORMED])
     if rate:
@@ -237,6 +252,8 @@ def make_job(
         size.recipe,
         size.families.get(family, {}),
         {"data": length, "training": training},
+        pretraining.CAUSAL if causal else {},
+        LEARNING_BATCH_NORMED if causal and family in BATCH_NORMED else {},
         arguments=arguments,
         seed=seed,
     )
@@ -251,12 +268,14 @@ def make_job(
     source += f", the first {arguments.max_length} bytes of a text" if length else ""
     before, start = None, None
     if pretrain:
+        masked = None if causal else arguments.mlm_probability
         before = pretraining.pretraining_job(
-            run, data.contents, share * (seconds or 0), arguments.mlm_probability, arguments.output_dir / "data"
+            run, data.contents, share * (seconds or 0), masked, arguments.output_dir / "data"
         )
         if task == "listops":
             run, start = pretraining.scored_as_it_is(run), pretraining.classifier_of_values
-        model, name = f"{family}, pretrained on the task", f"{family}-pretrained"
+        kind = f"{family}, causal" if causal else family
+        model, name = f"{kind}, pretrained on the task", f"{family}-pretrained"
     return Job(
         f"{task}/{name}/seed-{seed}",
         "finetune.py",

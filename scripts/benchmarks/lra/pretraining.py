@@ -1,11 +1,11 @@
 """Pretraining on the texts of a task of the Long Range Arena: the first stage of `lra --self-pretrain`.
 
-After Amos, Berant, Gupta 2024, "Never train from scratch" (arXiv 2310.02980): masked language modeling on the task's
-own training inputs, before the labels are learned. Departures: both stages together have the seconds of the run that
-they are compared with, where the paper adds the pretraining; and the digits of ListOps, which are random, are not
-masked: a model learns the value of every list within an expression instead, where the list closes. The labels of the
-task say the value of the whole expression alone, so this is more supervision, from the same expressions. The whole is
-among the lists, and nothing is learned afterwards.
+After Amos, Berant, Gupta 2024, "Never train from scratch" (arXiv 2310.02980): masked or causal language modeling on
+the task's own training inputs, before the labels are learned. Departures: both stages together have the seconds of the
+run that they are compared with, where the paper adds the pretraining; and the digits of ListOps, which are random, are
+not masked: a model learns the value of every list within an expression instead, where the list closes. The labels of
+the task say the value of the whole expression alone, so this is more supervision, from the same expressions. The whole
+is among the lists, and nothing is learned afterwards.
 """
 
 import dataclasses
@@ -40,6 +40,9 @@ OPERATOR = "-"
 VALUES = "values-to-the-end.parquet"
 """Beside the texts; the name tells it from files of version 0.2.0, whose ends had no value."""
 
+CAUSAL = {"model": {"config_overrides": {"is_causal": True}}}
+"""Of both stages, where the first learns each next token; statistics of a batch would let it see the next one."""
+
 ROOM = 512
 """Tokens that short texts are packed into."""
 OF_FINETUNING = (
@@ -51,17 +54,17 @@ OF_FINETUNING = (
 
 
 def pretraining_job(
-    run: Run, contents: Mapping[str, str], seconds: float, mlm_probability: float, folder: Path
+    run: Run, contents: Mapping[str, str], seconds: float, mlm_probability: float | None, folder: Path
 ) -> Job:
     """Return the stage before a run: the same model learns from the texts of its training data.
 
-    That is masked language modeling, and in ListOps the value of every list.
+    That is masked or causal language modeling, and in ListOps the value of every list.
 
     Args:
         run: the training from scratch of a classifier.
         contents: what tells its files from others of the same name.
         seconds: that the stage may take.
-        mlm_probability: share of the tokens that are masked.
+        mlm_probability: share of the tokens that are masked; None for a causal model, which learns each next token.
         folder: where the texts are written.
     """
     kept = {name: value for name, value in run.training.items() if name not in OF_FINETUNING}
@@ -93,7 +96,7 @@ def pretraining_job(
         overrides.setdefault("embedding_scale", math.sqrt(width))
     packed = max(number for number in range(1, max(1, ROOM // length) + 1) if batch % number == 0)
     model = {
-        "objective": "masked",
+        "objective": "causal" if mlm_probability is None else "masked",
         "model_type": run.model["model_type"],
         # Where texts share a sequence, the model is laid out for a text all the same.
         "config_overrides": {**overrides, "max_position_embeddings": length},
@@ -104,9 +107,10 @@ def pretraining_job(
         "tokenizer": run.model["tokenizer"],
         "block_size": packed * length,
         "respect_documents": True,
-        "mlm_probability": mlm_probability,
         "max_eval_blocks": 100,
     }
+    if mlm_probability is not None:
+        data["mlm_probability"] = mlm_probability
     training = {**kept, "per_device_train_batch_size": batch // packed, **length_of_stage}
     return Job("pretraining", "pretrain.py", Run(run.task, model, data, training, run.seed))
 

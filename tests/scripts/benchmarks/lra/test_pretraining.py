@@ -80,6 +80,29 @@ def test_both_stages_have_one_architecture(scripts: Any, reviews: Path, tmp_path
     assert config["vocab_size"] == classifier["vocab_size"] + 1  # the mask
 
 
+@pytest.mark.parametrize("family", ["tnn", "hybrid"])
+def test_causal_pretraining_is_of_a_causal_classifier(
+    scripts: Any, reviews: Path, tmp_path: Path, family: str
+) -> None:
+    job = job_of(scripts, reviews, family, tmp_path, "--pretrain-objective", "causal")
+    first = parsed(scripts.pretrain.parse_arguments, job.before.run, tmp_path / "first")
+    second = parsed(scripts.arguments.parse_arguments, job.run, tmp_path / "second")
+    config = scripts.pretrain.build_config(first, build_tokenizer("byte"))
+    with torch.device("meta"):
+        classifier = scripts.models.load_model(second, {"num_labels": 2}, build_tokenizer("byte")).config
+    assert (first.model.objective, config.is_causal, classifier.is_causal) == ("causal", True, True)
+    assert job.labels["model"] == f"{family}, causal, pretrained on the task"
+    plain = job_of(scripts, reviews, family, tmp_path, "--pretrain-objective", "causal", pretrain=False)
+    assert plain.run.model["config_overrides"]["is_causal"] is False
+
+
+@pytest.mark.parametrize("more", [["--task", "listops"], ["--task", "text", "--families", "tnn", "ski_tnn"]])
+def test_what_has_no_causal_form_is_refused(scripts: Any, tmp_path: Path, more: list[str]) -> None:
+    typed = ["lra", *more, "--self-pretrain", "--pretrain-objective", "causal", "--max-seconds", "60"]
+    with pytest.raises(SystemExit, match="causal form: leave out"):
+        scripts.run_benchmarks.main([*typed, "--output-dir", str(tmp_path / "out")])
+
+
 def test_the_trade_off_measures_the_model_that_was_pretrained(scripts: Any, reviews: Path, tmp_path: Path) -> None:
     job = job_of(scripts, reviews, "tnn", tmp_path, "--config-overrides", "hidden_size=36")
     build = importlib.import_module("benchmarks.tradeoff.models").build_model
