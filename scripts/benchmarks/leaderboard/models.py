@@ -33,7 +33,7 @@ HEADS = ("num_attention_heads", "num_key_value_heads", "num_heads")
 HEAD = 64
 """Channels of a head of wider models, about: fused attention takes as long for 40."""
 
-DRAWN_WITH = {"granite": "initializer_range", "opt": "init_std"}
+DRAWN_WITH = {"opt": "init_std", **dict.fromkeys(("granite", "bert", "modernbert"), "initializer_range")}
 """Model type of the library -> the field that says with which deviation its weights are drawn.
 
 The library's 0.02 is for thousands of channels. With 64, matrices of this package are drawn with 0.07; by 0.02 a Llama

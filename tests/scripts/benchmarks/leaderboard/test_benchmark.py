@@ -10,7 +10,7 @@ from typing import Any
 
 import datasets
 import pytest
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from hf_seqmix.models.heads import SeqMixForCausalLM
 from hf_seqmix.training import precision
@@ -87,6 +87,16 @@ def test_small_controls_of_the_library_are_drawn_for_their_width(parts: Any, nam
     matrices = [parameter for parameter in drawn.parameters() if parameter.ndim == 2]
     assert all(matrix.std().item() == pytest.approx(64**-0.5, rel=0.1) for matrix in matrices)
     assert fields.get("embedding_multiplier") == times
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_small_masked_controls_are_drawn_for_their_width(parts: Any, name: str) -> None:
+    model = parts["models"].small_recipe("masked", name, 66, 48)["model"]
+    fields: dict[str, Any] = {**model["config_overrides"], "vocab_size": 66, "bos_token_id": None}
+    drawn = AutoModelForMaskedLM.from_config(AutoConfig.for_model(model["model_type"], **fields, pad_token_id=None))
+    projections = [matrix for path, matrix in drawn.named_parameters() if "query.weight" in path or "Wqkv" in path]
+    # ModernBERT draws again what is beyond two deviations.
+    assert all(matrix.std().item() == pytest.approx(64**-0.5, rel=0.15) for matrix in projections) and projections
 
 
 def test_inducing_points_are_at_most_one_in_four_tokens(parts: Any) -> None:
