@@ -52,8 +52,14 @@ def fault(
         lengths: at which other operations are tried; a Toeplitz product is tried at the first of them, too.
     """
     generator = torch.Generator().manual_seed(0)
-    # Whatever the caller is in the middle of: inference, autocast.
-    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+    # Whatever the caller is in the middle of: inference, autocast, or a backward pass. Autograd's thread of the device
+    # may wait for this trial then, and cannot differentiate it.
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast(device.type, enabled=False),
+        torch.autograd.set_multithreading_enabled(False),
+    ):
         for problem in _problems(op, min(length, _LONGEST), lengths):
             drawn = [torch.randn(shape, generator=generator, device="cpu") for shape in problem.shapes]
             inputs = [x.to(device, torch.float32 if x.ndim == 2 else dtype) for x in drawn]

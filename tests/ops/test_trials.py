@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from hf_seqmix.ops import forced, toeplitz_matmul, toeplitz_matmul_dense, trials
+from hf_seqmix.ops.common import backend
 from hf_seqmix.ops.common.backend import kernel_module
 from tests.tolerances import assert_close
 
@@ -80,6 +81,34 @@ def test_trials_find_a_kernel_that_is_wrong(monkeypatch):
     )
     fault = trials.fault("toeplitz_causal", "tiles", torch.device("cpu"), torch.float32, 64, lengths=(33, 40))
     assert fault is not None and "gradient of the argument of shape (2, 33)" in fault
+
+
+def test_a_backward_pass_may_wait_for_a_trial(monkeypatch, recwarn):
+    """A GPU's backward pass has a thread of autograd, which would wait for itself to differentiate the trial."""
+    threads, tried = [], []
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, g):
+            threads.append(torch._C._is_multithreading_enabled())
+            return 2 * g
+
+    class Trying(Double):
+        @staticmethod
+        def backward(ctx, g):
+            tried.append(backend._agrees("causal_sum", "torch", g.device, g.dtype, 20))
+            return 2 * g
+
+    monkeypatch.setattr(backend, "_tried", {})
+    monkeypatch.setattr(trials, "_problems", lambda *_: [trials._Problem([(2, 3, 4)], Double.apply, lambda x: 2 * x)])
+    x = torch.ones(3, device="cuda" if torch.cuda.is_available() else "cpu", requires_grad=True)
+    Trying.apply(x).sum().backward()
+    assert tried == [True] and threads == [False] and not recwarn
+    assert torch._C._is_multithreading_enabled()
 
 
 def test_rows_too_long_for_a_program_are_torchs(monkeypatch):
