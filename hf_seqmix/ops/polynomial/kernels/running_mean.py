@@ -128,7 +128,7 @@ def _tile(
 ):  # fmt: skip
     """Load i x * z of a tile of positions and channels, in float32; zeros beyond the ends."""
     position = start + tl.arange(0, ROWS)
-    channel = (tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    channel = (tl.program_id(1).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     inside = (position < length)[:, None] & (channel < channels)
     step = position.to(tl.int64)[:, None]
     tile = tl.load(x + batch * x_batch + step * x_step + channel * x_channel, mask=inside, other=0.0).to(tl.float32)
@@ -174,7 +174,7 @@ def _tile_outputs(
         x, z, inner, batch, start, length, channels, x_batch, x_step, x_channel, z_batch, z_step, z_channel,
         HAS_Z, HAS_INNER, ROWS, COLUMNS,
     )  # fmt: skip
-    channel = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    channel = tl.program_id(1).to(tl.int64) * COLUMNS + tl.arange(0, COLUMNS)
     in_row = channel < channels
     summed, given = channel < tl.where(rank > 0, channels, 0), channel < tl.where(rank > 0, 0, channels)
     before = sums + (batch * (tiles - 1) + rank - 1) * channels + channel

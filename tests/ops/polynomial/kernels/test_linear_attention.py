@@ -206,6 +206,15 @@ def test_polynomial_products_and_their_gradients(product, dtype):
         assert_close_at_peaks(ours, exact, dtype)
 
 
+def test_running_sums_of_channels_that_lie_far_apart():
+    """Channels of a transposed tensor are a length apart: 64 of these end 2^31 numbers after the first."""
+    storage = torch.UntypedStorage(2**32 + 2, device=DEVICE)  # memory of which few pages are touched
+    x = torch.empty(0, dtype=torch.int8, device=DEVICE).set_(storage, 2**31, (1, 2, 65), (1, 1, 2**25))
+    x.copy_(torch.randint(-9, 9, x.shape))
+    expected = x.double() * x.double().square().cumsum(1)
+    assert torch.equal(running_sums.running_product(x, x, x).double(), expected)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_linear_attention_goes_on_from_a_state_and_earlier_keys(dtype):
     q, k, v = draw(3, 40, 1, 8, dtype=dtype), draw(3, 50, 1, 8, dtype=dtype), draw(3, 50, 1, 6, dtype=dtype)
