@@ -18,7 +18,7 @@ state come from one launch: `causal_sum_pair`.
 Every output is written by one program and sums over parts are made in their order, without atomics: results repeat bit
 for bit. Within rounding, results depend on the number of parts, and so on batch, heads and length.
 
-Products are of half-precision numbers where one of a, b and c is, summed in float32; see `tiles.py`.
+Products are of half-precision numbers where an argument is, summed in float32; see `tiles.py`.
 """
 
 import torch
@@ -68,7 +68,8 @@ def causal_sum(
         (batch, length, heads, values).
     """
     y = torch.empty((*a.shape[:3], c.shape[3]), dtype=dtype, device=a.device)
-    _launch((a, None), (b, c), (y, None), state, outer, inner, reverse, programs)
+    with torch.cuda.device_of(a):
+        _launch((a, None), (b, c), (y, None), state, outer, inner, reverse, programs)
     return y
 
 
@@ -102,11 +103,12 @@ def causal_sum_pair(
     """
     y = torch.empty((*a.shape[:3], c.shape[3]), dtype=dtypes[0], device=a.device)
     z = torch.empty((*a.shape[:3], b.shape[3]), dtype=dtypes[1], device=a.device)
-    if serves_pairs(b.shape[3], c.shape[3], dot_dtype(a, other, b, c)):
-        _launch((a, other), (b, c), (y, z), None, outer, inner, reverse, programs)
-    else:
-        _launch((a, None), (b, c), (y, None), None, outer, inner, reverse, programs)
-        _launch((other, None), (c, b), (z, None), None, outer, inner, reverse, programs)
+    with torch.cuda.device_of(a):
+        if serves_pairs(b.shape[3], c.shape[3], dot_dtype(a, other, b, c)):
+            _launch((a, other), (b, c), (y, z), None, outer, inner, reverse, programs)
+        else:
+            _launch((a, None), (b, c), (y, None), None, outer, inner, reverse, programs)
+            _launch((other, None), (c, b), (z, None), None, outer, inner, reverse, programs)
     return y, z
 
 
@@ -120,6 +122,7 @@ def _launch(
     reverse: bool,
     programs: int,
 ) -> None:
+    """Launch on the current device, which tiles and precision are chosen for."""
     (a, other), (b, c), (y, z) = queries, pairs, outputs
     batch, length, heads, width = a.shape
     values = c.shape[3]
@@ -129,7 +132,7 @@ def _launch(
         return
     a, b, c = _near(a), _near(b), _near(c)
     other = None if other is None else _near(other)
-    dot = dot_dtype(a, b, c)
+    dot = dot_dtype(a, b, c) if other is None else dot_dtype(a, other, b, c)
     settings = tile_settings(width, values, dot, other is not None)
     chunk, block = settings["CHUNK"], settings["VALUES_BLOCK"]
     blocks, chunks = triton.cdiv(values, block), triton.cdiv(length, chunk)
@@ -149,48 +152,47 @@ def _launch(
         **settings,
     }
     unused = a  # stands where a kernel reads nothing
-    with torch.cuda.device_of(a):
-        sums = unused
-        if parts > 1:
-            sums = torch.empty((batch * heads, parts - 1, width * values), dtype=torch.float32, device=a.device)
-            part_sums_kernel[(blocks * batch * heads * (parts - 1),)](
-                b,
-                c,
-                unused if inner is None else inner,
-                sums,
-                length,
-                part_chunks,
-                parts,
-                heads,
-                *b.stride(),
-                *c.stride(),
-                **shared,
-            )
-            sums = running_totals(sums, state)
-        outputs_kernel[(blocks * batch * heads * parts,)](
-            a,
-            unused if other is None else other,
+    sums = unused
+    if parts > 1:
+        sums = torch.empty((batch * heads, parts - 1, width * values), dtype=torch.float32, device=a.device)
+        part_sums_kernel[(blocks * batch * heads * (parts - 1),)](
             b,
             c,
-            y,
-            unused if z is None else z,
-            unused if state is None else state,
-            sums,
-            unused if outer is None else outer,
             unused if inner is None else inner,
+            sums,
             length,
             part_chunks,
             parts,
             heads,
-            *a.stride(),
-            *(unused if other is None else other).stride(),
             *b.stride(),
             *c.stride(),
-            HAS_STATE=state is not None,
-            HAS_OUTER=outer is not None,
-            PAIR=other is not None,
             **shared,
         )
+        sums = running_totals(sums, state)
+    outputs_kernel[(blocks * batch * heads * parts,)](
+        a,
+        unused if other is None else other,
+        b,
+        c,
+        y,
+        unused if z is None else z,
+        unused if state is None else state,
+        sums,
+        unused if outer is None else outer,
+        unused if inner is None else inner,
+        length,
+        part_chunks,
+        parts,
+        heads,
+        *a.stride(),
+        *(unused if other is None else other).stride(),
+        *b.stride(),
+        *c.stride(),
+        HAS_STATE=state is not None,
+        HAS_OUTER=outer is not None,
+        PAIR=other is not None,
+        **shared,
+    )
 
 
 def _near(x: Tensor) -> Tensor:

@@ -1,6 +1,8 @@
 """Causal linear attention and running sums in Triton, against the definition in float64 on the same rounded inputs."""
 
 import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from hf_seqmix.ops.common.backend import kernel_module
 from hf_seqmix.ops.polynomial import linear_attention as face
 from hf_seqmix.ops.polynomial.kernels import linear_attention as kernels
 from hf_seqmix.ops.polynomial.kernels import running_mean as running_sums
+from hf_seqmix.ops.polynomial.kernels import tiles
 from tests.tolerances import TOLERANCE, assert_close
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
@@ -110,6 +113,38 @@ def test_pairs_of_half_precision(width, values, length, dtype):
     assert_close(z, dense(d, c, b, None, True, None, inner), dtype)
 
 
+def test_a_pair_whose_second_query_alone_is_in_half_precision():
+    """One launch and its tiles go by the same dtype: two blocks of values would both write the second sum."""
+    a, b = draw(2, 1, 20, 1, 16)
+    d, c = draw(1, 20, 1, 64, dtype=torch.float16), draw(1, 20, 1, 64)
+    y, z = kernels.causal_sum_pair(a, d, b, c)
+    assert_close(y, dense(a, b, c, None, False, None, None), torch.float16)
+    assert_close(z, dense(d, c, b, None, False, None, None), torch.float16)
+
+
+def test_tiles_are_chosen_on_the_device_of_the_tensors(monkeypatch):
+    """The current device may multiply otherwise."""
+    current: list[torch.device] = []
+    asked: list[list[torch.device]] = []
+
+    @contextmanager
+    def device_of(x: Tensor) -> Iterator[None]:
+        current.append(x.device)
+        yield
+        current.pop()
+
+    def watched(function: Callable[[], Any]) -> Callable[[], Any]:
+        return lambda: (asked.append(current.copy()), function())[1]
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    monkeypatch.setattr(tiles, "multiplies_shared_memory", watched(tiles.multiplies_shared_memory))
+    monkeypatch.setattr(kernels, "dot_precision", watched(kernels.dot_precision))
+    a, b, c = draw(3, 1, 20, 1, 16, dtype=torch.float16)
+    kernels.causal_sum(a, b, c)
+    kernels.causal_sum_pair(a, c, b, c)
+    assert len(asked) == 5 and all(devices == [a.device] for devices in asked)
+
+
 def test_float16_neither_overflows_nor_vanishes():
     """States beyond 65504, factors below the smallest numbers, and gradients of either kind."""
     a, b, c = (draw(1, 200, 1, 16, dtype=torch.float16) for _ in range(3))
@@ -171,6 +206,15 @@ def test_running_sums(length, dtype):
         assert_close(y, expected)  # summed and given in float32
 
 
+def test_running_sums_of_channels_that_lie_far_apart():
+    """Channels of a transposed tensor are a length apart: 64 of these end 2^31 numbers after the first."""
+    storage = torch.UntypedStorage(2**32 + 2, device=DEVICE)  # memory of which few pages are touched
+    x = torch.empty(0, dtype=torch.int8, device=DEVICE).set_(storage, 2**31, (1, 2, 65), (1, 1, 2**25))
+    x.copy_(torch.randint(-9, 9, x.shape))
+    expected = x.double() * x.double().square().cumsum(1)
+    assert torch.equal(running_sums.running_product(x, x, x).double(), expected)
+
+
 PRODUCTS = [
     (3, "cumsum", 33, 32),
     (2, "cumsum", 70, 3),
@@ -204,15 +248,6 @@ def test_polynomial_products_and_their_gradients(product, dtype):
     assert actual[0].dtype == torch.float32
     for ours, exact in zip(actual, expected, strict=True):
         assert_close_at_peaks(ours, exact, dtype)
-
-
-def test_running_sums_of_channels_that_lie_far_apart():
-    """Channels of a transposed tensor are a length apart: 64 of these end 2^31 numbers after the first."""
-    storage = torch.UntypedStorage(2**32 + 2, device=DEVICE)  # memory of which few pages are touched
-    x = torch.empty(0, dtype=torch.int8, device=DEVICE).set_(storage, 2**31, (1, 2, 65), (1, 1, 2**25))
-    x.copy_(torch.randint(-9, 9, x.shape))
-    expected = x.double() * x.double().square().cumsum(1)
-    assert torch.equal(running_sums.running_product(x, x, x).double(), expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
