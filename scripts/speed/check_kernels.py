@@ -6,9 +6,11 @@
 An error is the norm of the difference over the norm of the exact result, the largest of the output and of every
 gradient. The bound of each dtype is that of the benchmarks (see `operations.candidates.BOUNDS`). A fault is an
 exception, such as a kernel that does not compile. No case keeps the others from running: the command ends with status
-1 after the last case if one was wrong. Seconds are those of the first call, compilation included.
+1 after the last case if one was wrong. But a fault that leaves the GPU of no use to the process ends the run.
+Seconds are those of the first call, compilation included.
 
-Writes a table; check_kernels.jsonl takes every case at once, and the same command goes on from there.
+Writes a table; check_kernels.jsonl takes every case at once, and the same command goes on from there. It tries
+faults again, after the cases that were not begun.
 """
 
 import argparse
@@ -69,6 +71,21 @@ def check_case(op: str, name: str, sizes: Sizes) -> dict[str, Any]:
     right = error is not None and error < bound
     row = {"op": op, "implementation": name, "dtype": sizes.dtype, "length": sizes.length, "error": error}
     return row | {"bound": bound, "right": right, "fault": fault, "seconds": time.perf_counter() - start}
+
+
+def is_lost(device: str) -> bool:
+    """Return whether an error left a GPU of no use to this process: all later calls would fail, too."""
+    try:
+        if torch.device(device).type == "cuda":
+            torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
+
+
+def is_fault(found: Sequence[Result] | None) -> bool:
+    """Return whether the results of a case are those of an exception."""
+    return found is not None and found[0].setting["fault"] != ""
 
 
 def cases(arguments: argparse.Namespace) -> Iterator[tuple[str, str, Sizes]]:
@@ -138,16 +155,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     device = torch.cuda.get_device_name(arguments.device) if on_gpu else arguments.device
     log = ResultFile(Path(arguments.output_dir) / "check_kernels.jsonl")
     left = Time(arguments.minutes)
-    rows, missing = [], 0
-    for op, name, sizes in cases(arguments):
-        key = {"op": op, "name": name, "sizes": sizes._asdict(), **machine(arguments.device)}
+    on = machine(arguments.device)
+    todo = [
+        (op, name, sizes, {"op": op, "name": name, "sizes": sizes._asdict(), **on})
+        for op, name, sizes in cases(arguments)
+    ]
+    rows, missing, lost = [], 0, False
+    for op, name, sizes, key in sorted(todo, key=lambda case: is_fault(log.get(case[-1]))):
         found = log.get(key)
-        if found is None and left.is_over():
-            missing += 1
-            continue
-        if found is None:
+        if (found is None or is_fault(found)) and not (lost or left.is_over()):
             found = results_of(arguments, check_case(op, name, sizes), device)
             log.append(key, found)
+            lost = is_fault(found) and is_lost(arguments.device)
+        if found is None:
+            missing += 1
+            continue
         row = row_of(found)
         rows.append(row)
         if not row["right"]:
@@ -160,11 +182,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_report(
         arguments, "check_kernels", [(f"{title}: {summary}", wrong + [r for r in rows if r["right"]], COLUMNS)]
     )
+    if lost:
+        print(f"a fault left {arguments.device} of no use to this process, which ends.", file=sys.stderr)
     if missing:
-        print(
-            f"{missing} cases were not begun in {arguments.minutes} minutes: run the same command again.",
-            file=sys.stderr,
-        )
+        limit = "" if lost else f" in {arguments.minutes} minutes"
+        print(f"{missing} cases were not begun{limit}: run the same command again.", file=sys.stderr)
     return 1 if wrong or not rows else 0
 
 

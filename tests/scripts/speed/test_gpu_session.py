@@ -114,6 +114,46 @@ def test_a_wrong_case_ends_with_one_and_the_others_run(
     assert "2 cases, 1 wrong" in table and "RuntimeError: does not compile" in table
 
 
+def test_a_fault_that_takes_the_gpu_along_is_the_only_one_of_its_run(
+    scripts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = scripts["check_kernels"]
+    begun: list[int] = []
+    faulty = {5, 7}
+
+    def error_of(candidate: Any) -> float:
+        begun.append(candidate.build().inputs[0].shape[1])
+        if begun[-1] in faulty:
+            raise RuntimeError("illegal memory access")
+        return 0.0
+
+    monkeypatch.setattr(kernels, "error_of", error_of)
+    monkeypatch.setattr(kernels, "usable", lambda *_: ["torch"])
+    monkeypatch.setattr(kernels, "is_lost", lambda device: begun[-1] == 5)
+    command = ["--ops", "causal_sum", "--lengths", "5", "7", "9", "--dtypes", "float32", "--channels", "4"]
+    command += ["--head-width", "2", "--device", "cpu", "--output-dir", str(tmp_path)]
+    for expected in ([5], [7, 9, 5], [5]):  # a fault is tried again, after the cases that were not begun
+        begun.clear()
+        assert kernels.main(command) == 1
+        assert begun == expected
+    said = capsys.readouterr().err
+    assert "a fault left cpu of no use" in said and "2 cases were not begun: run" in said
+    assert "3 cases, 2 wrong, 0 not begun" in (tmp_path / "check_kernels.md").read_text()
+    faulty.clear()
+    assert kernels.main(command) == 0
+
+
+def test_a_gpu_is_lost_where_waiting_for_it_fails(scripts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(device: str) -> None:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    is_lost = scripts["check_kernels"].is_lost
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    assert not is_lost("cuda")
+    monkeypatch.setattr(torch.cuda, "synchronize", fails)
+    assert is_lost("cuda:0") and not is_lost("cpu")
+
+
 def test_heads_at_both_ends_are_checked(
     scripts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
