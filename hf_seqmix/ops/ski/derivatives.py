@@ -32,11 +32,12 @@ from .interpolation import (
 __all__ = ["fused_product", "fused_takes", "native_product", "torch_product"]
 
 
-def _low_rank(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
-    """Compute `ski_matmul` for arguments that fit, without tracing."""
+def _by_parts(x: Tensor, taps: Tensor, kernel: Tensor, grid: InducingGrid) -> tuple[Tensor, Tensor]:
+    """Compute the sum for arguments that fit, without tracing; return W^T x, too."""
     inducing = interpolate_adjoint(x, grid, "eager").contiguous()
     mixed = toeplitz_product(False, inducing, kernel.to(inducing.dtype), "output", False)
-    return interpolate(mixed, x.shape[-1], grid, "eager").to(x.dtype)
+    smooth = interpolate(mixed, x.shape[-1], grid, "eager").to(x.dtype)
+    return short_conv(x, taps) + smooth, inducing
 
 
 def _differentiable_gradients(
@@ -47,7 +48,7 @@ def _differentiable_gradients(
     tensors = [t.view_as(t) for t in tensors]
     x, taps, kernel = tensors
     wanted = [t for t, needed in zip(tensors, needs, strict=True) if needed]
-    y = short_conv(x, taps) + _low_rank(x, kernel, grid)
+    y, _ = _by_parts(x, taps, kernel, grid)
     found = iter(torch.autograd.grad(y, wanted, g, create_graph=True))
     return tuple(next(found) if needed else None for needed in needs)
 
@@ -156,17 +157,13 @@ def _channels_last(x: Tensor) -> Tensor:
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def _empty_collected(x: Tensor, grid: InducingGrid) -> Tensor:
-    batch, channels, length = x.shape
-    return x.new_empty((batch, grid.points(length), channels), dtype=torch.float32).transpose(1, 2)
-
-
 def _empty_product(
     x: Tensor, taps: Tensor, kernel: Tensor, max_length: int, num_points: int, degree: int
 ) -> tuple[Tensor, Tensor]:
     batch, channels, length = x.shape
-    y = x.new_empty((batch, length, channels)).transpose(1, 2)
-    return y, _empty_collected(x, InducingGrid(max_length, num_points, degree))
+    points = InducingGrid(max_length, num_points, degree).points(length)
+    found = x.new_empty((batch, points, channels), dtype=compute_dtype(x.dtype))
+    return x.new_empty((batch, length, channels)).transpose(1, 2), found.transpose(1, 2)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -192,7 +189,7 @@ def _differentiate(traced: bool, ctx: Any, g: Tensor | None, _: Tensor | None) -
 
 # Without tracing, the caller has chosen the kernels already.
 @differentiable_operator(
-    "hf_seqmix::sparse_low_rank_v1",
+    "hf_seqmix::sparse_low_rank_v2",
     "(Tensor x, Tensor taps, Tensor kernel, SymInt max_length, SymInt num_points, SymInt degree) -> (Tensor, Tensor)",
     fake=_empty_product,
     save=_save,
@@ -215,15 +212,16 @@ def fused_product(
 
     Returns:
         y: (batch, channels, length) in the dtype of x, channels contiguous.
-        collected: W^T x for the backward pass, (batch, channels, points) in float32; zeros where torch computes.
+        collected: W^T x, (batch, channels, points) in float32 (float64 for float64 x). Backward, which may choose
+            another implementation, reads it.
     """
     grid = InducingGrid(max_length, num_points, degree)
     if fused or _fused_suits(x, taps, kernel):
         kernels = kernel_module("ski.kernels.operator")
         y, found = kernels.ski_forward(x, taps.float(), kernel.float(), grid)
-        return _channels_last(y), _channels_last(found)
-    y = short_conv(x, taps) + _low_rank(x, kernel, grid)
-    return _channels_last(y), _empty_collected(x, grid).zero_()
+    else:
+        y, found = _by_parts(x, taps, kernel, grid)
+    return _channels_last(y), _channels_last(found)
 
 
 def _kernel_gradients(
@@ -241,7 +239,7 @@ def _empty_gradients(g: Tensor, x: Tensor, taps: Tensor, kernel: Tensor, *rest: 
 
 
 @define_operator(
-    "hf_seqmix::sparse_low_rank_gradients_v1",
+    "hf_seqmix::sparse_low_rank_gradients_v2",
     "(Tensor g, Tensor x, Tensor taps, Tensor kernel, Tensor collected, SymInt max_length, SymInt num_points, "
     "SymInt degree) -> (Tensor, Tensor, Tensor)",
     fake=_empty_gradients,
@@ -263,8 +261,8 @@ def _fused_gradients(
     else:
         # Operators run below autograd: the gradients of the two parts by their formulas.
         dtype = compute_dtype(x.dtype)
-        upstream, inducing = (interpolate_adjoint(t, grid, "eager").contiguous() for t in (g, x))
-        dinducing, dkernel = toeplitz_gradients(False, upstream, inducing, kernel.to(dtype), False)
+        upstream = interpolate_adjoint(g, grid, "eager").contiguous()
+        dinducing, dkernel = toeplitz_gradients(False, upstream, found.contiguous(), kernel.to(dtype), False)
         smooth = interpolate(dinducing, x.shape[-1], grid, "eager")
         dx = (convolve(g, taps.flip(-1).to(dtype)) + smooth).to(x.dtype)
         dtaps, dkernel = gradient_of_taps(g, x, taps.shape[1]).to(taps.dtype), dkernel.to(kernel.dtype)

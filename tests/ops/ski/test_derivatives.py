@@ -56,6 +56,19 @@ def test_as_an_operator(name, checks, poisoned_empty):
         assert_close(actual, expected)
 
 
+@pytest.mark.parametrize("names", [("torch", "fused"), ("fused", "torch")])
+def test_each_pass_of_a_graph_chooses_its_implementation(names, poisoned_empty):
+    inputs = [t.requires_grad_() for t in make()]
+    with forced(ski=names[0]):
+        y, collected = fused_product(True, *inputs, *GRID)
+    with forced(ski=names[1]):
+        gradients = torch.autograd.grad(y, inputs, torch.ones_like(y) + torch.arange(y.shape[-1]))
+    exact = values(dense, [t.detach() for t in inputs], torch.float64)
+    for actual, expected in zip((y.detach(), *gradients), exact, strict=True):
+        assert_close(actual, expected)
+    assert not collected.requires_grad
+
+
 def test_one_gradient_alone():
     inputs = make()
     exact = values(dense, inputs, torch.float64)[1:]
