@@ -1,7 +1,6 @@
 """Symmetric powers of vectors: features whose inner products are powers of inner products."""
 
 import math
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -80,18 +79,18 @@ def _multisets(width: int, power: int, device: torch.device) -> tuple[Tensor, Te
     """Return the channels of each feature, in order, (power, features), and p! / prod_i a_i!, (features,).
 
     Of ordinary operations alone, and anew in each call: a graph holds them, and a tensor that is kept could come from
-    `torch.inference_mode`.
+    `torch.inference_mode`. Nothing is copied from the host, so that a CUDA graph can record the call.
     """
     if not 1 <= power <= LARGEST_POWER:
         raise ValueError(f"power is {power}; it must be from 1 to {LARGEST_POWER}.")
     channels = torch.arange(width, device=device).unsqueeze(0)
     orders = torch.ones_like(channels[0])
-    repeats = orders
+    repeats = sizes = orders
     for k in range(2, power + 1):
         # With a channel in front go all sets whose channels are not before it, which stand last.
-        sizes = [number_of_features(width - i, k - 1) for i in range(width)]
-        ends = torch.tensor(list(accumulate(sizes)), device=device)
-        places = torch.arange(sum(sizes), device=device)
+        sizes = sizes.flip(0).cumsum(dim=0).flip(0)
+        ends = sizes.cumsum(dim=0)
+        places = torch.arange(number_of_features(width, k), device=device)
         first = torch.zeros_like(places).index_fill(0, ends[:-1], 1).cumsum(dim=0)
         behind = sizes[0] - ends[first] + places
         rest = channels[:, behind]

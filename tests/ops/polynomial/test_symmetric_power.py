@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_seqmix.ops.polynomial.symmetric_power import (
     monomials,
@@ -59,6 +60,22 @@ def test_other_powers_are_refused(power):
     for features in (symmetric_power, monomials):
         with pytest.raises(ValueError, match=f"power is {power}; it must be from 1 to 16"):
             features(torch.zeros(2, 3, 4), power)
+
+
+def test_nothing_is_copied_from_the_host():
+    """Such a copy waits for a GPU, and a CUDA graph cannot record it."""
+
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            called.add(func)
+            return func(*args, **(kwargs or {}))
+
+    called = set()
+    x = torch.randn(2, 3, 4)
+    with Record():
+        monomials(x, 3) * multinomials(4, 3, x)
+    # The last is what torch makes of a list of numbers.
+    assert torch.ops.aten.cumsum.default in called and torch.ops.aten.lift_fresh.default not in called
 
 
 def test_empty_inputs():
