@@ -76,8 +76,9 @@ class LearnedTaps(nn.Module):
         origin = 0 if self.is_causal else reach
         # Without a comparison of lengths, so that one compiled graph serves all.
         lags = torch.arange(0 if self.is_causal else 1 - length, length, device=taps.device)
-        channels = torch.arange(len(taps) * self.width, device=taps.device) // self.width
-        taps = taps.index_select(0, channels).index_select(1, lags.clamp(-reach, reach) + origin)
+        # The gradient is a sum: selected rows would add theirs up in an order by chance on a GPU.
+        taps = taps.unsqueeze(1).expand(-1, self.width, -1).flatten(0, 1)
+        taps = taps.index_select(1, lags.clamp(-reach, reach) + origin)
         return taps.masked_fill(lags.abs() > reach, 0)
 
     def extra_repr(self) -> str:

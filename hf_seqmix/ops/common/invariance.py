@@ -55,8 +55,8 @@ def batch_invariant() -> Iterator[None]:
     the context. The preallocated running sums of polynomial mixers are the exception: they sum up chunk by chunk, and
     chunks agree to rounding. `scripts/measured/invariance` has what the context costs.
 
-    `torch.use_deterministic_algorithms` does not turn this on: it asks for less, the same result of the same call,
-    which every operation here gives without it.
+    `torch.use_deterministic_algorithms` does not turn this on: it asks for less, the same result of the same call. The
+    README of `ops` says which operations need it for that.
 
     Raises:
         RuntimeError: while a graph is traced.

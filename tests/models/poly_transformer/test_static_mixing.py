@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache, StaticCache
 
 from hf_seqmix import PolynomialMixer, PolyTransformerConfig, PolyTransformerForCausalLM
 from hf_seqmix.models.poly_transformer.mixer_checks import MIXINGS
-from hf_seqmix.models.poly_transformer.static_mixing import build_static_operator
+from hf_seqmix.models.poly_transformer.static_mixing import LearnedTaps, build_static_operator
 from hf_seqmix.ops.layout import TokenLayout, token_layout
 from tests.models.suite import perturb
 from tests.tolerances import assert_close
@@ -75,6 +76,27 @@ def test_packed_sequences_of_as_many_tokens_as_positions(mixing, is_causal):
 def test_learned_taps_begin_with_squares_that_sum_to_about_one(is_causal):
     operator = build_static_operator("toeplitz", 1024, 1, 64, is_causal, 0)
     assert 0.85 < operator.kernel.taps.square().sum(dim=1).mean() < 1.05
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_gradients_of_learned_taps_do_not_add_rows_by_index(is_causal):
+    """On a GPU the order of such sums is left to chance."""
+
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if "index_add" in func.name():
+                indices.append(args[2])
+            return func(*args, **(kwargs or {}))
+
+    indices: list[torch.Tensor] = []
+    kernel = LearnedTaps(2, 3, 9, is_causal)
+    taps = kernel(7)
+    upstream = torch.randn_like(taps)
+    with Record():
+        taps.backward(upstream)
+    assert indices and all(len(index.unique()) == len(index) for index in indices)
+    center = kernel.taps.grad[:, : taps.shape[1]] if is_causal else kernel.taps.grad[:, 2:-2]
+    assert_close(center, upstream.unflatten(0, (2, 3)).sum(dim=1))
 
 
 @pytest.mark.parametrize("autocast", [False, True])
