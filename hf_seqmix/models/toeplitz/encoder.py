@@ -31,6 +31,18 @@ class Float32Linear(nn.Linear):
         return nn.functional.linear(x.to(dtype), self.weight.to(dtype), bias)
 
 
+class _Float32Scaling(Float32Linear):
+    """A linear layer of one number, elementwise: a matrix product in TF32 would round the number to 11 bits."""
+
+    def __init__(self, out_features: int) -> None:
+        super().__init__(1, out_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., 1) to (..., out_features)."""
+        dtype = torch.promote_types(self.weight.dtype, torch.float32)
+        return x.to(dtype) * self.weight.to(dtype).mT + self.bias.to(dtype)
+
+
 class RelativePositionEncoder(nn.Module):
     """Evaluate a channel's kernel, or its frequency response, at coordinates s.
 
@@ -70,7 +82,7 @@ class RelativePositionEncoder(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("rpe_norm_type", norm_type, RPE_NORM_TYPES)
-        self.in_proj = Float32Linear(1, hidden_size)
+        self.in_proj = _Float32Scaling(hidden_size)
         self.layers = nn.ModuleList(Float32Linear(hidden_size, hidden_size) for _ in range(num_layers))
         self.out_proj = Float32Linear(hidden_size, channels)
         self.hidden_norm = SimpleRMSNorm(norm_eps) if norm_type == "simple_rms" else nn.Identity()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.nn.functional import layer_norm, linear
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_seqmix import RelativePositionEncoder
 
@@ -68,6 +69,23 @@ def test_computes_in_float32_whatever_the_weights_and_autocast_say(dtype):
         out = encoder(s)
     assert out.dtype == torch.float32
     torch.testing.assert_close(out, RelativePositionEncoder.forward(encoder.float(), s))
+
+
+def test_products_of_few_digits_do_not_round_lags():
+    """As those in TF32 on a GPU, which has no more digits than float16."""
+    aten = torch.ops.aten
+
+    class FewDigits(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func in (aten.mm.default, aten.addmm.default):
+                args = [x.half().float() for x in args]
+            return func(*args, **(kwargs or {}))
+
+    encoder, lags = RelativePositionEncoder(5, 8, 1), torch.arange(4090, 4110)
+    exact, hidden = encoder(lags), encoder.in_proj(lags.unsqueeze(-1))
+    with FewDigits():
+        assert torch.equal(encoder.in_proj(lags.unsqueeze(-1)), hidden)
+        assert not torch.equal(encoder(lags), exact)  # products are rounded
 
 
 def test_unknown_norm():
