@@ -251,4 +251,6 @@ def cached_taps(past_key_values: Any, layer_idx: int, build: Callable[[int], Ten
         # Twice as many at each rebuild, so that decoding n tokens rebuilds log n times.
         taps = build(length if taps is None else max(length, 2 * taps.shape[1]))
         layer.taps, layer.taps_with_graph = taps, torch.is_grad_enabled()
+        if layer.is_compileable and not torch.compiler.is_compiling():
+            torch._dynamo.mark_static_address(taps)  # else a CUDA graph copies them in each step
     return taps

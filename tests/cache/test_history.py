@@ -58,6 +58,14 @@ def test_a_graph_for_all_lengths_builds_its_taps():
     assert torch.equal(copy.deepcopy(static).layers[0].taps, taps)
 
 
+def test_a_cuda_graph_reads_taps_of_a_preallocated_history_where_they_are():
+    cache = filled(StaticCache(config=CONFIG, max_cache_len=8))
+    for _ in range(2):
+        taps = cached_taps(cache, 0, ones, 8)
+        assert taps._dynamo_static_input_type == cache.layers[0].keys._dynamo_static_input_type
+        cache.reset()
+
+
 def test_keys_and_values_of_attention_are_refused() -> None:
     model = TNNForCausalLM(TNNConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, expand_ratio=1.0))
     cache = DynamicCache()  # as prefix tuning builds one
