@@ -140,15 +140,17 @@ class BatchAverages:
         """Make the averages anew, unless no update has been made since they were, or in the run at all."""
         trainer: Any = self.trainer
         step = trainer.state.global_step
-        if self.num_batches == 0 or step in (0, self._step) or trainer.train_dataset is None:
+        if step in (0, self._step) or trainer.train_dataset is None:
             return
         norms: list[Any] = batch_norms(trainer.model)
         if not norms:
             return
         self._step = step
-        sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
-        with _own_random_numbers(trainer.args.seed, trainer.args.device), trainer.accelerator.autocast():
-            average_batch_norms(trainer.model_wrapped if sharded else trainer.model, self._batches())
+        if self.num_batches > 0:
+            sharded = trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+            with _own_random_numbers(trainer.args.seed, trainer.args.device), trainer.accelerator.autocast():
+                average_batch_norms(trainer.model_wrapped if sharded else trainer.model, self._batches())
+        # Running averages are of each process's own rows, too.
         if trainer.args.world_size > 1:
             for norm in norms:
                 broadcast([norm.running_mean, norm.running_var])

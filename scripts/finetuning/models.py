@@ -139,6 +139,8 @@ def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedToke
         if model.model_type is not None:
             with whole_files(arguments.folder, last="tokenizer_config.json") as aside:
                 tokenizer.save_pretrained(aside)
+            # As other processes and a resumed run read it: what is tokenized is tokenized once.
+            return AutoTokenizer.from_pretrained(arguments.folder)
         return tokenizer
     try:
         return AutoTokenizer.from_pretrained(model.model, trust_remote_code=model.trust_remote_code)

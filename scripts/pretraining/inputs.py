@@ -79,7 +79,8 @@ def load_tokenizer(arguments: Arguments, documents: Any) -> PreTrainedTokenizerB
             warn_of_other_tokens(arguments.model.model, name, tokenizer)
     with whole_files(arguments.folder, last=saved.name) as aside:
         tokenizer.save_pretrained(aside)
-    return tokenizer
+    # As other processes and a resumed run read it: what is packed with the same tokenizer is packed once.
+    return AutoTokenizer.from_pretrained(arguments.folder)
 
 
 def build_blocks(

@@ -1,4 +1,4 @@
-"""Evaluations read every row, in the order of the data."""
+"""Evaluations read every row, in the order of the data; trainings by length have an order that a seed decides."""
 
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,19 @@ def test_evaluations_keep_the_order_of_the_data(tmp_path: Path) -> None:
     assert read.tolist() == list(range(12))
     labels = run.predict(ROWS).label_ids
     assert labels[:, 0].tolist() == list(range(12))
+
+
+def test_groups_of_one_length_have_an_order_of_their_own(tmp_path: Path) -> None:
+    run = trainer(tmp_path, train_sampling_strategy="group_by_length", per_device_train_batch_size=2, seed=3)
+    groups = run.get_train_dataloader().batch_sampler.sampler
+    orders = []
+    for epoch in (0, 1, 0):
+        torch.rand(5)  # as dropout draws
+        groups.set_epoch(epoch)
+        orders.append(list(groups))
+    assert orders[0] == orders[2] != orders[1] and sorted(orders[1]) == list(range(12))
+    other = trainer(tmp_path, train_sampling_strategy="group_by_length", per_device_train_batch_size=2, data_seed=4)
+    assert list(other.get_train_dataloader().batch_sampler.sampler) != orders[0]
 
 
 def test_evaluations_have_every_row(tmp_path: Path) -> None:

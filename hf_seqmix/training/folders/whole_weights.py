@@ -48,6 +48,19 @@ class WholeWeightsTrainer(EveryRowTrainer):
             return
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model, in one piece at the end of a run of FSDP whose checkpoints are in pieces.
+
+        The library saves nothing there.
+        """
+        super().save_model(output_dir, _internal_call)
+        if _internal_call or not self.is_fsdp_enabled:
+            return
+        if "FULL_STATE_DICT" not in str(self.accelerator.state.fsdp_plugin.state_dict_type):
+            whole = self.accelerator.get_state_dict(self.model)
+            if self.args.should_save:
+                self._save(output_dir, state_dict=whole)
+
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         target = Path(output_dir if output_dir is not None else str(self.args.output_dir))
         with self._config_of_user():

@@ -130,6 +130,16 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path: Path, name: str) ->
     assert names(tmp_path) == {"checkpoint-6"}
 
 
+def test_rows_grouped_by_length_are_the_same_after_an_interruption(tmp_path: Path) -> None:
+    """Six updates an epoch; the checkpoint lies within the second."""
+    options = {"train_sampling_strategy": "group_by_length", "max_steps": 12, "save_steps": 8, "logging_steps": 1}
+    whole = trainer(tmp_path / "whole", **options)
+    whole.train()
+    resumed = trainer(tmp_path / "whole", **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-8"))
+    assert losses(resumed) == losses(whole)
+
+
 class GettingWorse(TrainerCallback):
     """The second evaluation is the best."""
 

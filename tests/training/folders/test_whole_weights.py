@@ -3,6 +3,7 @@
 import errno
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,27 @@ def test_tied_weights_are_not_missed_and_others_are(tmp_path: Path, caplog: pyte
     save_file(kept, weights, metadata={"format": "pt"})
     again._load_from_checkpoint(str(tmp_path / "checkpoint-2"))
     assert "missing keys in the checkpoint model loaded: ['model.embed_tokens.weight']" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["StateDictType.SHARDED_STATE_DICT", "StateDictType.FULL_STATE_DICT"])
+def test_a_run_whose_checkpoints_are_in_pieces_ends_with_a_whole_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """FSDP stood in for: what is asked of the accelerator is the state of the whole model."""
+    run = trainer(tmp_path)
+    gathered = []
+
+    def gather(model: Any) -> dict[str, torch.Tensor]:
+        gathered.append(model)
+        return model.state_dict()
+
+    monkeypatch.setattr(run, "is_fsdp_enabled", True)
+    monkeypatch.setattr(run.accelerator.state, "fsdp_plugin", SimpleNamespace(state_dict_type=kind), raising=False)
+    monkeypatch.setattr(run.accelerator, "get_state_dict", gather)
+    run.save_model(str(tmp_path / "whole"))
+    kept = TNNForCausalLM.from_pretrained(tmp_path / "whole").state_dict()
+    assert all(torch.equal(values, kept[name]) for name, values in run.model.state_dict().items())
+    assert len(gathered) == 1
 
 
 def test_weights_that_have_other_names_in_files_are_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
