@@ -129,6 +129,10 @@ def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedToke
         own = training.local_process_index == 0
         if (arguments.folder / "tokenizer_config.json").is_file() and (arguments.resume or not own):
             return AutoTokenizer.from_pretrained(arguments.folder)
+        if not own and model.tokenizer is not None:
+            raise ValueError(
+                "the first process of this machine stopped before it had a tokenizer; its message says why."
+            )
     if model.tokenizer is not None:
         began = arguments.earlier_folders if model.model_type is not None else []
         kept = [folder for folder in began if (folder / "tokenizer_config.json").is_file()]

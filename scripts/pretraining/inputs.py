@@ -63,6 +63,8 @@ def load_tokenizer(arguments: Arguments, documents: Any) -> PreTrainedTokenizerB
     own = training.local_process_index == 0
     if saved.is_file() and (arguments.resume or not own):
         return AutoTokenizer.from_pretrained(arguments.folder)
+    if not own:
+        raise ValueError("the first process of this machine stopped before it had a tokenizer; its message says why.")
     name = arguments.data.tokenizer or arguments.model.model or TOKENIZER
     texts = (row["text"] for row in documents)
     if arguments.data.streaming:

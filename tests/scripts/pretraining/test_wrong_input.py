@@ -143,3 +143,16 @@ def test_a_rate_that_the_model_has_no_use_for_is_refused_in_a_line(
     typed += ["--config-overrides", "hidden_size=8", "num_hidden_layers=1", "num_centers=2"]
     with pytest.raises(SystemExit, match=r"pretrain\.py: --kernel-learning-rate is 0\.001.* has no kernel networks"):
         pretrain.main([*typed, "--model-type", "ipa"])
+
+
+def test_a_second_process_writes_nothing_where_the_first_was_refused(
+    pretrain: ModuleType, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process has let the others go on, and left no tokenizer."""
+    (tmp_path / "of-others").mkdir()
+    arguments = pretrain.parse_arguments(command(text, tmp_path / "of-others"))
+    monkeypatch.setattr(type(arguments.training), "process_index", property(lambda _: 1))
+    monkeypatch.setattr(type(arguments.training), "local_process_index", property(lambda _: 1))
+    with pytest.raises(ValueError, match="first process of this machine stopped before it had a tokenizer"):
+        pretrain.prepare(arguments)
+    assert not list((tmp_path / "of-others").iterdir())
