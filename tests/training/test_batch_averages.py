@@ -3,6 +3,7 @@
 import math
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from transformers import TrainingArguments
 
 from hf_seqmix import TNNConfig, TNNForMaskedLM
 from hf_seqmix.modules import MaskedBatchNorm
+from hf_seqmix.training import batch_averages
 from hf_seqmix.training.batch_averages import average_batch_norms, batch_norms
 from hf_seqmix.training.folders.resumable import LAST, ResumableTrainer
 
@@ -186,3 +188,16 @@ def test_a_model_that_was_not_trained_keeps_its_averages(tmp_path: Path) -> None
     assert math.isfinite(few.evaluate()["eval_loss"])  # one batch of three rows
     for norm, mean in zip(batch_norms(few.model), before, strict=True):
         assert not torch.equal(norm.running_mean, mean)
+
+
+def test_running_averages_are_those_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without averages that are made anew, too, further processes evaluate with what the first one has."""
+    sent: list[torch.Tensor] = []
+    monkeypatch.setattr(batch_averages, "broadcast", sent.extend)
+    net = nn.Sequential(MaskedBatchNorm(4))
+    for processes, tensors in ((1, 0), (2, 2)):
+        state, arguments = SimpleNamespace(global_step=3), SimpleNamespace(world_size=processes)
+        run: Any = SimpleNamespace(state=state, args=arguments, model=net, train_dataset=rows(2))
+        batch_averages.BatchAverages(run, 0).refresh()
+        assert len(sent) == tensors
+    assert sent[0] is net[0].running_mean and sent[1] is net[0].running_var

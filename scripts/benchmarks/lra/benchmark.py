@@ -181,6 +181,8 @@ def check_seconds(arguments: argparse.Namespace) -> None:
     if not arguments.self_pretrain:
         if arguments.no_plain:
             raise ValueError("--no-plain leaves nothing to train without --self-pretrain.")
+        if arguments.pretrain_objective == "causal":
+            raise ValueError("--pretrain-objective causal has no effect without --self-pretrain: give both.")
         return
     if arguments.max_steps is not None:
         raise ValueError("--self-pretrain shares out seconds: give --max-seconds instead of --max-steps.")

@@ -414,6 +414,7 @@ def test_a_substitute_is_called_so_and_made_once(scripts: Any, tmp_path: Path) -
         (["--learning-rate", "0"], r"--learning-rate must be positive; given 0\.0"),
         (["--max-length", "64"], "cuts the texts of text and retrieval; listops cannot be told from a part"),
         (["--max-length", "0"], "at least 1 byte; given 0"),
+        (["--pretrain-objective", "causal"], "no effect without --self-pretrain: give both"),
     ],
 )
 def test_wrong_arguments_are_refused(scripts: Any, tmp_path: Path, more: list[str], message: str) -> None:
