@@ -62,16 +62,19 @@ class Part:
 def best_factors(results: Iterable[Result], metric: str) -> dict[str, float]:
     """Return model -> the factor of the rates of least loss, on the seed of the model that comes first in the results.
 
-    With that seed the rates are swept.
+    With that seed the rates are swept, in equal seconds. A model that has equal tokens alone is judged by these.
     """
-    losses: dict[str, dict[float, float]] = {}
+    losses: dict[str, dict[str, dict[float, float]]] = {}
     own = [r for r in results if r.metric == metric and r.value is not None and r.get("seconds") is None]
     first: dict[str, int | None] = {}
     for result in own:
         swept = result.seed == first.setdefault(result.model, result.seed)
-        if swept and result.value is not None and result.get("budget") != "tokens":
-            losses.setdefault(result.model, {})[float(result.setting["rate_factor"] or 0)] = result.value
-    return {model: min(of, key=of.__getitem__) for model, of in losses.items()}
+        if swept and result.value is not None:
+            budget = "tokens" if result.get("budget") == "tokens" else "other"
+            of_budget = losses.setdefault(result.model, {}).setdefault(budget, {})
+            of_budget[float(result.setting["rate_factor"] or 0)] = result.value
+    judged = {model: of.get("other") or of["tokens"] for model, of in losses.items()}
+    return {model: min(of, key=of.__getitem__) for model, of in judged.items()}
 
 
 def at_best(results: Sequence[Result], metric: str) -> list[Result]:

@@ -402,6 +402,15 @@ def test_rates_are_those_of_the_seed_that_was_swept(parts: Any) -> None:
     assert parts["report"].best_factors([*swept, *others], "loss") == {"a": 2.0, "b": 2.0}
 
 
+def test_a_model_with_equal_tokens_alone_is_judged_by_these(parts: Any) -> None:
+    def result(model: str, budget: str, factor: float, loss: float) -> Result:
+        return Result("t", model, "loss", loss, seed=0, setting={"rate_factor": factor, "budget": budget})
+
+    both = [result("a", "seconds", 1.0, 0.5), result("a", "seconds", 2.0, 0.6), result("a", "tokens", 2.0, 0.1)]
+    alone = [result("b", "tokens", 1.0, 0.9), result("b", "tokens", 4.0, 0.8)]
+    assert parts["report"].best_factors([*both, *alone], "loss") == {"a": 1.0, "b": 4.0}
+
+
 def test_models_of_a_task_are_in_the_order_of_that_task(parts: Any, tmp_path: Path) -> None:
     results = []
     for task, shares in {"recall": {"tnn": 0.2, "ipa": 0.9}, "copy": {"tnn": 0.8, "ipa": 0.7}}.items():
