@@ -31,6 +31,13 @@ def product(count: int, **options: Any) -> Any:
         (lambda: linear_attention(Q, Q, V, state=torch.zeros(3, 2, 4, 5)), r"state has shape \(3, 2, 4, 5\)"),
         (lambda: linear_attention(Q, Q, V, state=torch.zeros(2, 3, 4, 1), form="parallel"), "state has shape"),
         (
+            lambda: linear_attention(Q[:, :1], Q, V, scale=torch.ones(2, 40)),
+            r"scale has shape \(2, 40\); it must be \(batch, length\), \(2, 1\), where each may be 1",
+        ),
+        (lambda: linear_attention(Q[:1], Q[:1], V[:1], scale=torch.ones(3, 1)), r"scale has shape \(3, 1\)"),
+        (lambda: linear_attention(Q, Q, V, scale=torch.ones(2, 3)), r"scale has shape \(2, 3\)"),
+        (lambda: linear_attention(Q, Q, V, scale=torch.ones(2)), r"scale has shape \(2,\)"),
+        (
             lambda: column(key_mask=torch.ones(2, 8, dtype=torch.bool)),
             r"key_mask has shape \(2, 8\); it must be \(2, 6\)",
         ),

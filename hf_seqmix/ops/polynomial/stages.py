@@ -47,7 +47,7 @@ def linear_attention(
         state: S, (batch, heads, width, values), a sum of k_s v_s^T over positions before; None for none.
         causal: whether a query sees no later keys; otherwise it sees all.
         form: one of `FORMS`; bidirectional sums have one form only.
-        scale: (batch, length), or with a length of 1; None for ones.
+        scale: (batch, length), where each may be 1; None for ones.
 
     Returns:
         (batch, length, heads, values) in float32 (float64).
@@ -80,7 +80,7 @@ def attend(
         state: (batch, heads, width, values); None for none.
         causal: whether a query sees no later keys.
         form: one of `FORMS`.
-        scale: (batch, length), or with a length of 1; None for ones.
+        scale: (batch, length), where each may be 1; None for ones.
 
     Returns:
         (batch, length, heads, values) in `dtype`.
@@ -184,8 +184,15 @@ def _check(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, scale: Tensor 
     sums = (q.shape[0], q.shape[2], q.shape[3], v.shape[3])
     if state is not None and (state.ndim != 4 or (not torch.compiler.is_compiling() and state.shape != sums)):
         raise ValueError(f"state has shape {tuple(state.shape)}; it must be (batch, heads, width, values), {sums}.")
-    if scale is not None and scale.ndim != 2:
-        raise ValueError(f"scale has shape {tuple(scale.shape)}; it must be (batch, length) or (batch, 1).")
+    if scale is not None and (scale.ndim != 2 or not (torch.compiler.is_compiling() or _is_scale(scale, q))):
+        raise ValueError(
+            f"scale has shape {tuple(scale.shape)}; it must be (batch, length), {tuple(q.shape[:2])}, where each may "
+            "be 1."
+        )
+
+
+def _is_scale(scale: Tensor, q: Tensor) -> bool:
+    return scale.shape[0] in (1, q.shape[0]) and scale.shape[1] in (1, q.shape[1])
 
 
 def _plus(x: Tensor, state: Tensor | None) -> Tensor:

@@ -249,6 +249,15 @@ def test_transforms_of_a_whole_product():
     assert along.item() == pytest.approx((expected[:, 0] * tangent).sum().item())
 
 
+@pytest.mark.parametrize("shape", [(1, 40), (2, 1), (1, 1)])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_scale_may_serve_all_rows_or_positions(form, shape):
+    q, k, v, state = make(40)
+    scale = torch.rand(shape, dtype=torch.float64)
+    y = linear_attention(q, k, v, state, form=form, scale=scale)
+    assert_close(y, linear_attention(q, k, v, state, form=form, scale=scale.expand(2, 40)))
+
+
 def test_a_scale_that_is_learned_gets_its_gradient():
     q, k, v, state = make(40)
     scale = torch.rand(2, 40, dtype=torch.float64, requires_grad=True)
