@@ -97,14 +97,12 @@ def power_attention(
         ValueError: for an unknown form, shapes that do not fit, a power out of range, a chunk below 1, a denominator
             of an odd power, gates of bidirectional sums, and, on a CPU, gates above 1.
     """
-    _check(q, k, v, log_gates, power, denominator, causal, form, chunk)
+    if form not in POWER_FORMS:
+        raise ValueError(f"form is {form!r}; it must be one of {', '.join(map(repr, POWER_FORMS))}.")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk is {chunk}; it must be at least 1, or None for the default.")
+    _check(q, k, v, log_gates, power, denominator, causal)
     route, dtype = dispatch(q, k, v)
-    if log_gates is not None and log_gates.numel() and can_be_read(log_gates):
-        largest = float(log_gates.detach().max())
-        if largest > _ROUNDING:
-            raise ValueError(
-                f"log_gates are up to {largest:g}; they are logarithms of gates, at most 0: take gate.log()."
-            )
     flags = _flags(real, k, dtype)
     with without_autocast(q.device.type):
         query = (cast(q, dtype) * q.shape[-1] ** -0.5).transpose(1, 2)
@@ -175,7 +173,7 @@ def power_attention_weights(
     """Return the matrix by which `power_attention` multiplies values, made as the formula says, without sums before.
 
     Args:
-        q: (batch, length, heads, width), and so on as there, with as many queries as keys.
+        q: (batch, length, heads, width), and so on as there.
         k: see there.
         log_gates: see there.
         power: see there.
@@ -184,20 +182,20 @@ def power_attention_weights(
         causal: see there.
 
     Returns:
-        (batch, heads, length, length) in float32 (float64).
+        (batch, heads, length, earlier + length) in float32 (float64).
     """
     dtype = dispatch(q, k)[1]
-    length = q.shape[1]
-    visible = torch.ones((length, length), dtype=dtype, device=q.device)
-    kept = visible.tril() if causal else visible
+    length, keys = q.shape[1], k.shape[1]
+    visible = torch.ones((length, keys), dtype=dtype, device=q.device)
+    kept = visible.tril(keys - length) if causal else visible
     if log_gates is not None:
-        gates = log_gates.to(dtype).exp().transpose(1, 2)  # (batch, heads, length)
+        gates = log_gates.to(dtype).exp().transpose(1, 2)  # (batch, heads, keys)
         rows, row = [], torch.zeros_like(gates)
-        own = torch.eye(length, dtype=dtype, device=q.device)
-        for t in range(length):
+        own = torch.eye(keys, dtype=dtype, device=q.device)
+        for t in range(keys):
             row = row * gates[..., t : t + 1] + own[t]
             rows.append(row)
-        kept = torch.stack(rows, dim=2) if rows else gates.unsqueeze(-1)
+        kept = torch.stack(rows, dim=2)[:, :, keys - length :] if rows else gates.unsqueeze(-1)
     product = torch.einsum("bthc,bshc->bhts", q.to(dtype), k.to(dtype)) * q.shape[-1] ** -0.5
     weights = product**power * kept
     count = (kept * _flags(real, k, dtype)[:, None, None, :]).sum(dim=-1, keepdim=True).clamp(min=1)
@@ -215,7 +213,8 @@ def power_attention_dense(
     real: Tensor | None = None,
     causal: bool = True,
 ) -> Tensor:
-    """Compute `power_attention` by its definition, (batch, length, heads, values); see `power_attention_weights`."""
+    """Compute `power_attention` by its definition, with `power_attention_weights`; takes and refuses what it does."""
+    _check(q, k, v, log_gates, power, denominator, causal)
     weights = power_attention_weights(q, k, log_gates, power=power, denominator=denominator, real=real, causal=causal)
     return torch.einsum("bhts,bshd->bthd", weights, v.to(weights.dtype))
 
@@ -257,13 +256,7 @@ def _check(
     power: int,
     denominator: bool,
     causal: bool,
-    form: str,
-    chunk: int | None,
 ) -> None:
-    if form not in POWER_FORMS:
-        raise ValueError(f"form is {form!r}; it must be one of {', '.join(map(repr, POWER_FORMS))}.")
-    if chunk is not None and chunk < 1:
-        raise ValueError(f"chunk is {chunk}; it must be at least 1, or None for the default.")
     fits = q.ndim == k.ndim == v.ndim == 4 and k.shape[:3] == v.shape[:3] and q.shape[2:] == k.shape[2:]
     if not fits or q.shape[0] != k.shape[0] or (log_gates is not None and log_gates.shape != k.shape[:3]):
         given = "none" if log_gates is None else tuple(log_gates.shape)
@@ -285,3 +278,9 @@ def _check(
         )
     if log_gates is not None and not causal:
         raise ValueError("log_gates are given, but causal is False: gates let the past fade; leave them out.")
+    if log_gates is not None and log_gates.numel() and can_be_read(log_gates):
+        largest = float(log_gates.detach().max())
+        if largest > _ROUNDING:
+            raise ValueError(
+                f"log_gates are up to {largest:g}; they are logarithms of gates, at most 0: take gate.log()."
+            )

@@ -77,8 +77,7 @@ def test_every_form_equals_the_triple_sum(length, earlier, name, gated):
     expected = brute_force(inputs, **SETTINGS[name])
     for form in POWER_FORMS:
         assert_close(power_attention(*inputs, **SETTINGS[name], form=form, chunk=5), expected)
-    if earlier == 0:
-        assert_close(power_attention_dense(*inputs, **SETTINGS[name]), expected)
+    assert_close(power_attention_dense(*inputs, **SETTINGS[name]), expected)
 
 
 @pytest.mark.parametrize("gated", [True, False])
@@ -176,6 +175,7 @@ def test_without_a_direction():
     for fields in SETTINGS.values():
         y = power_attention(*inputs, **fields, real=real, causal=False)
         assert_close(y, power_attention_dense(*inputs, **fields, real=real, causal=False))
+        assert_close(y[:, 9:], power_attention_dense(inputs.q[:, 9:], *inputs[1:], **fields, real=real, causal=False))
         assert_close(y[1:, 3:], power_attention_dense(q[1:, 3:], k[1:, 3:], v[1:, 3:], **fields, causal=False))
 
 
@@ -313,8 +313,10 @@ def test_what_does_not_fit_is_refused():
         ((q, k, v), {"chunk": 0}, "chunk is 0; it must be at least 1"),
         ((q[..., :0], k[..., :0], v), {}, r"q and k have the width 0, \(2, 5, .*, 0\)"),
     ):
-        with pytest.raises(ValueError, match=message):
-            power_attention(*arguments, **fields)
+        for function in (power_attention, power_attention_dense):
+            if function is power_attention or not {"form", "chunk"} & set(fields):
+                with pytest.raises(ValueError, match=message):
+                    function(*arguments, **fields)
 
 
 @pytest.mark.parametrize("form", POWER_FORMS)
