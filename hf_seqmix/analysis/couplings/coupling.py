@@ -128,14 +128,17 @@ def jacobian_of(model: nn.Module, call: MixerCall, probes: int | None = None) ->
     """
     _check_whole(call)
     layout = TokenLayout(grid_size=call.layout.grid_size)
-    # Without pads, all rows have the same positions.
-    position_ids = None if call.position_ids is None else call.position_ids[:1]
 
-    def mix(rows: Tensor) -> Tensor:
-        return call.mixer(rows, attention_mask=layout, position_ids=position_ids)
+    def norms(inputs: Tensor, position_ids: Tensor | None) -> Tensor:
+        return jacobian_norms(
+            lambda x: call.mixer(x, attention_mask=layout, position_ids=position_ids), inputs, probes
+        )
 
     with in_evaluation(model):
-        return jacobian_norms(mix, call.hidden_states, probes)
+        if call.position_ids is None or len(call.position_ids) == 1:
+            return norms(call.hidden_states, call.position_ids)
+        rows = zip(call.hidden_states.split(1), call.position_ids.split(1), strict=True)
+        return torch.cat([norms(*row) for row in rows])
 
 
 def _check_whole(call: MixerCall) -> None:

@@ -46,6 +46,15 @@ def test_probes_estimate_the_norms():
     assert torch.equal(estimated, again)
 
 
+def test_each_row_has_its_own_positions():
+    model, batch = make("attention"), ids()
+    places = torch.stack([torch.arange(LENGTH), 3 + 5 * torch.arange(LENGTH)])
+    norms = coupling(model, {**batch, "position_ids": places}, source="jacobian")
+    for row in range(2):
+        alone = {"input_ids": batch["input_ids"][row : row + 1], "position_ids": places[row : row + 1]}
+        assert_close(norms[row], coupling(model, alone, source="jacobian")[0])
+
+
 def test_an_operator_is_known_by_its_unit_vectors():
     operator = make("tnn").layers[0].mixer.operator
     like = torch.empty(LENGTH, 48, dtype=torch.float64)
