@@ -14,7 +14,7 @@ from ...modules.evaluation import in_evaluation
 from ...ops.layout import TokenLayout
 from .jacobian import jacobian_norms
 from .realized import check_head, realized_weights
-from .recording import MixerCall, record_attention, record_mixers
+from .recording import PADS, MixerCall, record_attention, record_mixers
 
 __all__ = ["SOURCES", "coupling", "jacobian_of", "queries_and_keys"]
 
@@ -143,9 +143,7 @@ def jacobian_of(model: nn.Module, call: MixerCall, probes: int | None = None) ->
 
 def _check_whole(call: MixerCall) -> None:
     if not call.is_whole:
-        raise ValueError(
-            "a row has pads or holds several sequences: give rows of equal length without an attention_mask."
-        )
+        raise ValueError(PADS)
 
 
 def _at(calls: list[Any], layer: int) -> Any:

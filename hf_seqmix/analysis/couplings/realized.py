@@ -8,7 +8,7 @@ from ...models.poly_transformer.gated_group import GatedGroup
 from ...models.poly_transformer.mixer import PolynomialMixer
 from ...ops.layout import TokenLayout
 from ...ops.polynomial.power_attention import power_attention_weights
-from .recording import MixerCall
+from .recording import PADS, MixerCall
 
 __all__ = ["check_head", "has_weights", "realized_operator", "realized_weights"]
 
@@ -36,9 +36,7 @@ def realized_weights(call: MixerCall, head: int | None = None) -> Tensor:
         ValueError: for rows with pads or several sequences, a head that is not there, or a mixer without weights.
     """
     if not call.is_whole:
-        raise ValueError(
-            "a row has pads or holds several sequences: give rows of equal length without an attention_mask."
-        )
+        raise ValueError(PADS)
     mixer, hidden_states = call.mixer, call.hidden_states
     if isinstance(mixer, WeighingMixer):
         _, weights = mixer(

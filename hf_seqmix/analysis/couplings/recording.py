@@ -16,7 +16,10 @@ from ...models.mixers import QueryKey
 from ...modules.evaluation import in_evaluation
 from ...ops.layout import TokenLayout
 
-__all__ = ["AttentionCall", "MixerCall", "record_attention", "record_mixers"]
+__all__ = ["PADS", "AttentionCall", "MixerCall", "record_attention", "record_mixers"]
+
+PADS = "a row has pads or holds several sequences: give rows of equal length without an attention_mask."
+"""What is said of rows that have no weights for each pair of places."""
 
 _NAME = "seqmix_recording"
 """Under which the library knows the attention that is recorded."""
@@ -95,9 +98,12 @@ def record_attention(model: PreTrainedModel, batch: Mapping[str, Any]) -> list[A
         batch: its arguments.
 
     Raises:
-        ValueError: if no layer of the model called that function, or one does more to its logits than that: caps them
-            (Gemma 2), or adds a sink (GPT-OSS).
+        ValueError: for rows with pads, and if no layer of the model called that function, or one does more to its
+            logits than that: caps them (Gemma 2), or adds a sink (GPT-OSS).
     """
+    mask = batch.get("attention_mask")
+    if mask is not None and mask.ndim == 2 and not mask.all():
+        raise ValueError(PADS)
     calls: list[AttentionCall] = []
     token = _recorded.set(calls)
     before = model.config._attn_implementation

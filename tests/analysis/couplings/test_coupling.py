@@ -128,6 +128,12 @@ def test_models_of_the_library_have_logits_and_weights():
     assert logits.triu(1).abs().amax() > 0  # before the mask
     with pytest.raises(ValueError, match="layer is 2, but the model has 2 layers, 0 to 1"):
         coupling(model, batch, layer=2)
+    mask = torch.ones(2, LENGTH, dtype=torch.long)
+    assert_close(coupling(model, {**batch, "attention_mask": mask}, layer=1), weights)
+    mask[0, 0] = 0
+    for call in (coupling, queries_and_keys):
+        with pytest.raises(ValueError, match="a row has pads or holds several sequences"):
+            call(model, {**batch, "attention_mask": mask})
 
 
 def test_a_bias_by_position_is_a_part_of_the_logits():
