@@ -45,7 +45,7 @@ def realized_weights(call: MixerCall, head: int | None = None) -> Tensor:
         return _of_head(weights, head)
     operator = getattr(mixer, "operator", None)
     if operator is not None:
-        channels = _channels(mixer)
+        channels = _channels(mixer, hidden_states)
         if head is not None:
             check_head(head, channels)
         like = hidden_states.new_empty(hidden_states.shape[1], channels)
@@ -98,13 +98,14 @@ def realized_operator(
     return torch.cat(columns).permute(2, 1, 0)
 
 
-def _channels(mixer: nn.Module) -> int:
+@torch.no_grad()
+def _channels(mixer: nn.Module, hidden_states: Tensor) -> int:
     """Return how many channels the operator of a mixer mixes."""
     if isinstance(mixer, PolynomialMixer):
         return sum(len(group.factors) * group.num_heads * group.head_dim for group in mixer.groups)
-    projection = mixer.v_proj
-    assert isinstance(projection, nn.Linear)
-    return projection.out_features
+    # Of its output, since an adapter may wrap the layer.
+    assert isinstance(mixer.v_proj, nn.Module)
+    return mixer.v_proj(hidden_states[:1, :1]).shape[-1]
 
 
 @torch.no_grad()

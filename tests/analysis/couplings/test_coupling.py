@@ -108,6 +108,17 @@ def test_a_toeplitz_layer_has_a_matrix_of_its_taps():
     assert_close(coupling(model, batch, head=5), matrix[:, 5])
 
 
+@pytest.mark.ecosystem("peft")
+@pytest.mark.parametrize("name", ["tnn", "short_conv"])
+def test_a_layer_with_an_adapter_has_the_matrix_of_its_operator(name):
+    from peft import LoraConfig
+
+    model, batch = make(name), ids()
+    expected = coupling(model, batch)
+    model.add_adapter(LoraConfig(target_modules=["v_proj"], r=2))
+    assert torch.equal(coupling(model, batch), expected)
+
+
 def test_models_of_the_library_have_logits_and_weights():
     config = LlamaConfig(
         vocab_size=13,
