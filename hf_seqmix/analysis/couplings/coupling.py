@@ -14,7 +14,7 @@ from ...modules.evaluation import in_evaluation
 from ...ops.layout import TokenLayout
 from .jacobian import jacobian_norms
 from .realized import check_head, realized_weights
-from .recording import PADS, MixerCall, record_attention, record_mixers
+from .recording import PADS, MixerCall, check_call, record_attention, record_mixers
 
 __all__ = ["SOURCES", "coupling", "jacobian_of", "queries_and_keys"]
 
@@ -55,9 +55,11 @@ def coupling(
         weights do not depend on the input.
 
     Raises:
-        ValueError: for an unknown source, a layer or head that is not there, rows with pads, and logits or weights of
-            a mixer that has none.
+        TypeError: for anything but a model, and a batch that is no mapping.
+        ValueError: for an unknown source, a layer or head that is not there, rows with pads, logits or weights of a
+            mixer that has none, and a model of this package that is compiled or wrapped.
     """
+    check_call(model, batch)
     check_choice("source", source, SOURCES)
     if source == "jacobian" and head is not None:
         raise ValueError(f"head is {head}, but the Jacobian is one of all heads of a layer: leave head out.")
@@ -95,8 +97,10 @@ def queries_and_keys(model: PreTrainedModel, batch: Mapping[str, Any], layer: in
         Queries and keys, (batch, 1, length, width), with the scale, and the bias where there is one.
 
     Raises:
-        ValueError: as for `coupling`.
+        TypeError: as for `coupling`.
+        ValueError: likewise.
     """
+    check_call(model, batch)
     if isinstance(model, SeqMixPreTrainedModel):
         pairs = _pairs(_at(record_mixers(model, batch), layer))
     else:

@@ -13,10 +13,11 @@ from ..._compat import register_attention
 from ...models.block import SeqMixBlock
 from ...models.hybrid.attention import attention_weights
 from ...models.mixers import QueryKey
+from ...models.pretrained import SeqMixPreTrainedModel
 from ...modules.evaluation import in_evaluation
 from ...ops.layout import TokenLayout
 
-__all__ = ["PADS", "AttentionCall", "MixerCall", "record_attention", "record_mixers"]
+__all__ = ["PADS", "AttentionCall", "MixerCall", "check_call", "record_attention", "record_mixers"]
 
 PADS = "a row has pads or holds several sequences: give rows of equal length without an attention_mask."
 """What is said of rows that have no weights for each pair of places."""
@@ -63,6 +64,29 @@ class AttentionCall:
     weights: Tensor
 
 
+def check_call(model: Any, batch: Any) -> None:
+    """Refuse what is no model or no batch.
+
+    Args:
+        model: a model of this package, or of the library.
+        batch: its arguments.
+
+    Raises:
+        TypeError: for anything but a model, and a batch that is no mapping, such as a tensor.
+        ValueError: for a model of this package that is compiled or wrapped.
+    """
+    kind = type(model).__name__
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"a {kind} was given; it must be a model, such as one that from_pretrained opened.")
+    if not isinstance(model, PreTrainedModel) and any(isinstance(x, SeqMixPreTrainedModel) for x in model.modules()):
+        raise ValueError(f"{kind} wraps a model of this package: give the model inside.")
+    if not isinstance(batch, Mapping):
+        raise TypeError(
+            f"batch is a {type(batch).__name__}; it must map names of the model's arguments to tensors, such as "
+            "{'input_ids': ids}."
+        )
+
+
 def record_mixers(model: nn.Module, batch: Mapping[str, Any]) -> list[MixerCall]:
     """Run a model of this package, and return how the mixer of each layer was called, in order.
 
@@ -81,7 +105,7 @@ def record_mixers(model: nn.Module, batch: Mapping[str, Any]) -> list[MixerCall]
     hooks = [block.mixer.register_forward_pre_hook(note, with_kwargs=True) for block in blocks]
     try:
         with in_evaluation(model), torch.no_grad():
-            model(**batch, **({"use_cache": False} if "input_ids" in batch else {}))
+            model(**({**batch, "use_cache": False} if "input_ids" in batch else batch))
     finally:
         for hook in hooks:
             hook.remove()

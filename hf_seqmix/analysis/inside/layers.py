@@ -12,7 +12,7 @@ from ...models.mixers import WeighingMixer
 from ...models.pretrained import SeqMixPreTrainedModel
 from ..couplings.coupling import jacobian_of
 from ..couplings.realized import has_weights, realized_weights
-from ..couplings.recording import MixerCall, record_attention, record_mixers
+from ..couplings.recording import MixerCall, check_call, record_attention, record_mixers
 from ..spectra import DecayFit, SpectrumReport, fit_decay, spectrum
 from .memory import Memory, memory_of
 
@@ -87,8 +87,11 @@ def look_inside(
         probes: random vectors an output place for the Jacobian; None for its exact norms, see `jacobian_norms`.
 
     Raises:
-        ValueError: for rows with pads or several sequences, and for models whose attention cannot be recorded.
+        TypeError: for anything but a model, and a batch that is no mapping.
+        ValueError: for rows with pads or several sequences, for models whose attention cannot be recorded, and for a
+            model of this package that is compiled or wrapped.
     """
+    check_call(model, batch)
     if isinstance(model, SeqMixPreTrainedModel):
         return [_view(model, layer, call, heads, probes) for layer, call in enumerate(record_mixers(model, batch))]
     views = []

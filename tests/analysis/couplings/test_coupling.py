@@ -17,6 +17,7 @@ from transformers import (
 from hf_seqmix import SeqMixHybridConfig, SeqMixHybridForCausalLM, SeqMixHybridModel
 from hf_seqmix.analysis import coupling, queries_and_keys
 from hf_seqmix.analysis.couplings.recording import _attend, record_mixers
+from hf_seqmix.analysis.inside import look_inside
 from tests.models.suite import perturb
 from tests.tolerances import assert_close
 
@@ -195,6 +196,23 @@ def test_what_is_not_there_is_refused():
         coupling(model, {**batch, "attention_mask": mask})
     with pytest.raises(ValueError, match="does not sum values with weights of pairs of tokens"):
         coupling(make("poly_transformer", degree=4), batch)
+
+
+@pytest.mark.parametrize("call", [coupling, queries_and_keys, look_inside])
+def test_what_is_no_model_or_no_batch_is_refused(call):
+    model, batch = make("attention"), ids()
+    with pytest.raises(TypeError, match="a str was given; it must be a model"):
+        call("attention", batch)
+    for wrapped in (torch.compile(model, backend="eager"), torch.nn.DataParallel(model)):
+        with pytest.raises(ValueError, match="wraps a model of this package: give the model inside"):
+            call(wrapped, batch)
+    with pytest.raises(TypeError, match="batch is a Tensor; it must map names of the model's arguments to tensors"):
+        call(model, batch["input_ids"])
+
+
+def test_a_batch_may_say_that_there_is_no_cache():
+    model, batch = make("attention"), ids()
+    assert torch.equal(coupling(model, {**batch, "use_cache": False}), coupling(model, batch))
 
 
 def test_a_model_is_left_as_it_was():
