@@ -21,17 +21,22 @@ def jacobian_norms(f: Callable[[Tensor], Tensor], inputs: Tensor, probes: int | 
 
     Args:
         f: from (rows, length, channels in) to (rows, length, channels out), each row alone.
-        inputs: (batch, length, channels in).
+        inputs: (batch, length, channels in), real floating-point numbers.
         probes: random vectors an output place; None for the exact norms.
 
     Returns:
-        (batch, outputs, inputs), one norm a pair of places.
+        (batch, outputs, inputs), one norm a pair of places; 0 where y does not depend on x.
 
     Raises:
-        ValueError: for inputs of other dimensions, or fewer than one probe.
+        ValueError: for inputs of other dimensions or no rows, of integers or complex numbers, and fewer than one
+            probe.
     """
-    if inputs.ndim != 3:
-        raise ValueError(f"inputs have shape {tuple(inputs.shape)}; they must be (batch, length, channels).")
+    if inputs.ndim != 3 or len(inputs) == 0:
+        raise ValueError(
+            f"inputs have shape {tuple(inputs.shape)}; they must be (batch, length, channels), of one row or more."
+        )
+    if not inputs.is_floating_point():
+        raise ValueError(f"inputs are {inputs.dtype}; they must be real floating-point numbers, such as embeddings.")
     if probes is not None and probes < 1:
         raise ValueError(f"probes is {probes}; give at least 1, or None for the exact norms.")
     # Whatever the caller's mode: a copy, since tensors of inference mode have no derivatives.
@@ -58,6 +63,8 @@ def _norms_of_row(f: Callable[[Tensor], Tensor], row: Tensor, probes: int | None
         with torch.enable_grad():
             outputs = f(copies)
             chosen = (outputs[torch.arange(len(part)), part] * vectors).sum()
-            (gradient,) = torch.autograd.grad(chosen, copies)
+        if not chosen.requires_grad:  # of nothing at all
+            continue
+        (gradient,) = torch.autograd.grad(chosen, copies, materialize_grads=True)
         squares.index_add_(0, part, gradient.to(squares.dtype).square().sum(dim=-1))
     return (squares if probes is None else squares / probes).sqrt()

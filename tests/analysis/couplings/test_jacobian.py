@@ -36,6 +36,14 @@ def test_blocks_agree_with_autograd():
     assert_close(jacobian_norms(f, x)[0], blocks.square().sum(dim=(1, 3)).sqrt())
 
 
+@pytest.mark.parametrize("probes", [None, 2])
+def test_what_does_not_depend_on_the_input_has_norms_of_zero(probes):
+    weight = torch.nn.Parameter(torch.ones(5, 4))
+    x = torch.randn(2, 3, 4)
+    for f in (lambda x: torch.ones(len(x), 5, 4), lambda x: weight.expand(len(x), 5, 4)):
+        assert torch.equal(jacobian_norms(f, x, probes), torch.zeros(2, 5, 3))
+
+
 def test_probes_estimate_the_norms():
     model, batch = make("tnn"), ids(1)
     exact = coupling(model, batch, source="jacobian")
@@ -66,6 +74,10 @@ def test_an_operator_is_known_by_its_unit_vectors():
 def test_bad_inputs_are_refused():
     with pytest.raises(ValueError, match=r"inputs have shape \(3, 2\); they must be"):
         jacobian_norms(lambda x: x, torch.zeros(3, 2))
+    with pytest.raises(ValueError, match=r"inputs have shape \(0, 3, 2\); .* of one row or more"):
+        jacobian_norms(lambda x: x, torch.zeros(0, 3, 2))
+    with pytest.raises(ValueError, match=r"inputs are torch.int64; they must be real floating-point numbers"):
+        jacobian_norms(lambda x: x, torch.zeros(1, 3, 2, dtype=torch.long))
     with pytest.raises(ValueError, match="probes is 0; give at least 1"):
         jacobian_norms(lambda x: x, torch.zeros(1, 3, 2), probes=0)
 
