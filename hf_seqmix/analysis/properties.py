@@ -116,11 +116,15 @@ def polynomial_degree(f: Callable[[Tensor], Tensor], x: Tensor, largest: float =
     Args:
         f: maps a tensor like `x` to a tensor, such as a mixer without a norm, or a model.
         x: any shape; in float64, with entries of about 1.
-        largest: the last scale; scales are powers of 2 from 1 on. The scales end earlier where f overflows.
+        largest: the last scale, at least 2; scales are powers of 2 from 1 on. They end earlier where f overflows.
 
     Raises:
-        ValueError: if f is zero or not finite already at the first scales.
+        ValueError: if `largest` is below 2 or infinite, or f is zero or not finite already at the first scales.
     """
+    if not 2 <= largest < math.inf:
+        raise ValueError(
+            f"largest is {largest}; it must be a finite number of at least 2, since a slope takes two scales."
+        )
     scales = [2.0**k for k in range(int(math.log2(largest)) + 1)]
     sizes: list[float] = []
     for scale in scales:

@@ -95,3 +95,11 @@ def test_what_is_no_polynomial_has_no_degree():
     assert polynomial_degree(lambda x: x**200, x).degree == 200  # overflows on the way
     with pytest.raises(ValueError, match="f is zero or not finite along this ray"):
         polynomial_degree(torch.zeros_like, x)
+
+
+@pytest.mark.parametrize("largest", [1.0, 0, -2.0, float("inf"), float("nan")])
+def test_a_slope_takes_two_scales(largest):
+    x = torch.randn(5, dtype=torch.float64)
+    with pytest.raises(ValueError, match=f"largest is {largest}; it must be a finite number of at least 2"):
+        polynomial_degree(torch.square, x, largest)
+    assert polynomial_degree(torch.square, x, largest=2).slopes == pytest.approx([2])
