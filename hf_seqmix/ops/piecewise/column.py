@@ -116,9 +116,17 @@ def piecewise_column_dense(
     bias: Tensor | None = None,
     coupling: Tensor | None = None,
     mix: Tensor | None = None,
+    *,
+    block_bytes: int | None = None,
     **options: Any,
 ) -> Tensor:
-    """Compute `piecewise_column` by its formula, with every kernel in memory: the definition."""
+    """Compute `piecewise_column` by its formula, with every kernel in memory: the definition.
+
+    Takes and refuses what `piecewise_column` does; `block_bytes` has no effect.
+    """
+    places = (options.get(name) for name in ("query_positions", "key_positions", "visible", "key_mask"))
+    tensors = (query, key, value, bias, coupling, mix, *places)
+    _check(tensors, options.get("kernel_norm", "p"), options.get("causal", True))
     return piecewise_weights(query, key, bias, coupling, mix, **options).to(value.dtype) @ value
 
 
@@ -147,7 +155,7 @@ def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool) -
             f"{query.shape[2]} queries and {key.shape[2]} keys: without positions, a bidirectional operation takes as "
             "many queries as keys."
         )
-    if mix is not None and mix.numel() != 1:
+    if mix is not None and (mix.numel() != 1 or mix.ndim > 1):
         raise ValueError(f"mix has shape {tuple(mix.shape)}; it must be (1,).")
     for name, mask in (("key_mask", key_mask), ("visible", visible)):
         if mask is not None and mask.dtype != torch.bool:

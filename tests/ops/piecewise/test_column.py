@@ -65,9 +65,9 @@ def assert_equals_dense(
     tensors: list[Tensor | None], options: dict[str, Any], norm: str, block_bytes: int | None
 ) -> None:
     results = []
-    for function in (partial(piecewise_column, block_bytes=block_bytes), piecewise_column_dense):
+    for function in (piecewise_column, piecewise_column_dense):
         leaves = [None if x is None else x.clone().requires_grad_() for x in tensors]
-        out = function(*leaves, kernel_norm=norm, **options)
+        out = function(*leaves, kernel_norm=norm, block_bytes=block_bytes, **options)
         torch.manual_seed(1)
         (out * torch.randn_like(out)).sum().backward()
         results.append([out, *[torch.zeros(()) if x is None or x.grad is None else x.grad for x in leaves]])
@@ -319,12 +319,17 @@ def test_differentiating_twice_is_refused():
         ({"visible": torch.ones(1, 5, 5, dtype=torch.bool)}, "go together"),
         ({"key": torch.zeros(2, 4, 5, 2)}, "expected query"),
         ({"query": torch.zeros(2, 4, 3, 3), "causal": False}, "3 queries and 5 keys"),
+        ({"kernel_norm": "mix", "mix": torch.ones(5)}, r"mix has shape \(5,\); it must be \(1,\)"),
+        ({"mix": torch.ones(1, 1, 1, 1, 1)}, r"mix has shape \(1, 1, 1, 1, 1\)"),
+        ({"key_mask": torch.ones(2, 1, dtype=torch.bool)}, r"key_mask has shape \(2, 1\); it must be \(2, 5\)"),
+        ({"key_mask": torch.ones(2, 5)}, "key_mask is torch.float32; it must be bool"),
     ],
 )
 def test_bad_arguments_are_refused(change, message):
     given = {"query": torch.zeros(2, 4, 5, 3), "key": torch.zeros(2, 4, 5, 3), "value": torch.zeros(2, 4, 5, 3)}
-    with pytest.raises(ValueError, match=message):
-        piecewise_column(**{**given, **change})
+    for function in (piecewise_column, piecewise_column_dense):
+        with pytest.raises(ValueError, match=message):
+            function(**{**given, **change})
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 8])
