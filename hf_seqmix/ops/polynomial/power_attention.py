@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from ..common.dispatch import can_be_read, cast, check_real, dispatch, without_autocast
+from ..common.dispatch import cast, dispatch, without_autocast
 from ..common.invariance import is_batch_invariant
+from .power_arguments import check_arguments, flags_of
 from .power_chunks import (
     LARGEST_CHUNK,
     WEIGHT_EPS,
@@ -16,7 +17,6 @@ from .power_chunks import (
     power_attention_operator,
     within,
 )
-from .symmetric_power import LARGEST_POWER
 
 __all__ = [
     "POWER_FORMS",
@@ -28,8 +28,6 @@ __all__ = [
 ]
 
 POWER_FORMS = ("chunked", "parallel", "recurrent")
-_ROUNDING = 1e-6
-"""Up to which the logarithm of a gate of 1 may be, rounded."""
 _SHUT = -100.0
 """The logarithm of a gate that lets nothing through in float32; differences of sums of -inf would be no numbers."""
 
@@ -101,9 +99,9 @@ def power_attention(
         raise ValueError(f"form is {form!r}; it must be one of {', '.join(map(repr, POWER_FORMS))}.")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk is {chunk}; it must be at least 1, or None for the default.")
-    _check(q, k, v, log_gates, power, denominator, causal)
+    check_arguments(q, k, v, log_gates, power, denominator, causal, sums)
     route, dtype = dispatch(q, k, v)
-    flags = _flags(real, k, dtype)
+    flags = flags_of(real, k, dtype)
     with without_autocast(q.device.type):
         query = (cast(q, dtype) * q.shape[-1] ** -0.5).transpose(1, 2)
         key, value = (cast(x, dtype).transpose(1, 2) for x in (k, v))
@@ -141,13 +139,17 @@ def power_sums(
     Returns:
         products, (batch, heads, C(width + p - 1, p), values), one value more with a denominator; and tokens, (batch,
         heads). Both in float32 (float64).
+
+    Raises:
+        ValueError: as there.
     """
+    check_arguments(k, k, v, log_gates, power, denominator, True, sums)
     route, dtype = dispatch(k, v)
     with without_autocast(k.device.type):
         key, value = (cast(x, dtype).transpose(1, 2) for x in (k, v))
         value = _with_ones(value) if denominator else value
         gates = None if log_gates is None else cast(log_gates, dtype).clamp(min=_SHUT).transpose(1, 2)
-        flags = _flags(real, k, dtype)
+        flags = flags_of(real, k, dtype)
         # A part at a time, whose features fit the memory; a graph serves any length.
         size = k.shape[1] if route in ("operator", "real") else LARGEST_CHUNK
         if size >= k.shape[1]:
@@ -198,7 +200,7 @@ def power_attention_weights(
         kept = torch.stack(rows, dim=2)[:, :, keys - length :] if rows else gates.unsqueeze(-1)
     product = torch.einsum("bthc,bshc->bhts", q.to(dtype), k.to(dtype)) * q.shape[-1] ** -0.5
     weights = product**power * kept
-    count = (kept * _flags(real, k, dtype)[:, None, None, :]).sum(dim=-1, keepdim=True).clamp(min=1)
+    count = (kept * flags_of(real, k, dtype)[:, None, None, :]).sum(dim=-1, keepdim=True).clamp(min=1)
     return weights / (weights.sum(dim=-1, keepdim=True) + WEIGHT_EPS * count if denominator else count)
 
 
@@ -214,15 +216,9 @@ def power_attention_dense(
     causal: bool = True,
 ) -> Tensor:
     """Compute `power_attention` by its definition, with `power_attention_weights`; takes and refuses what it does."""
-    _check(q, k, v, log_gates, power, denominator, causal)
+    check_arguments(q, k, v, log_gates, power, denominator, causal)
     weights = power_attention_weights(q, k, log_gates, power=power, denominator=denominator, real=real, causal=causal)
     return torch.einsum("bhts,bshd->bthd", weights, v.to(weights.dtype))
-
-
-def _flags(real: Tensor | None, k: Tensor, dtype: torch.dtype) -> Tensor:
-    if real is not None and not torch.compiler.is_compiling() and real.shape != k.shape[:2]:
-        raise ValueError(f"real has shape {tuple(real.shape)}; it must be (batch, keys), {tuple(k.shape[:2])}.")
-    return k.new_ones(k.shape[:2], dtype=dtype) if real is None else cast(real, dtype)
 
 
 def _with_ones(v: Tensor) -> Tensor:
@@ -246,41 +242,3 @@ def _recurrent(
         return within(q, k, v, gates, real, None, power)
     sums, counts = zip(*parts, strict=True)
     return torch.cat(sums, dim=2), torch.cat(counts, dim=2)
-
-
-def _check(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    log_gates: Tensor | None,
-    power: int,
-    denominator: bool,
-    causal: bool,
-) -> None:
-    fits = q.ndim == k.ndim == v.ndim == 4 and k.shape[:3] == v.shape[:3] and q.shape[2:] == k.shape[2:]
-    if not fits or q.shape[0] != k.shape[0] or (log_gates is not None and log_gates.shape != k.shape[:3]):
-        given = "none" if log_gates is None else tuple(log_gates.shape)
-        raise ValueError(
-            "q and k must be (batch, length, heads, width), v (batch, length, heads, values), and log_gates (batch, "
-            f"length, heads) of the keys; got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)} and {given}."
-        )
-    check_real(q=q, k=k, v=v)
-    if q.shape[-1] == 0:
-        raise ValueError(f"q and k have the width 0, {tuple(q.shape)}: give at least one channel a head.")
-    if not torch.compiler.is_compiling() and k.shape[1] < q.shape[1]:
-        raise ValueError(f"there are {q.shape[1]} queries but {k.shape[1]} keys: each query needs one beside it.")
-    if not 1 <= power <= LARGEST_POWER:
-        raise ValueError(f"power is {power}; it must be from 1 to {LARGEST_POWER}.")
-    if denominator and power % 2:
-        raise ValueError(
-            f"denominator is True, but power is {power}, so that weights may be negative and their sum zero: take an "
-            "even power."
-        )
-    if log_gates is not None and not causal:
-        raise ValueError("log_gates are given, but causal is False: gates let the past fade; leave them out.")
-    if log_gates is not None and log_gates.numel() and can_be_read(log_gates):
-        largest = float(log_gates.detach().max())
-        if largest > _ROUNDING:
-            raise ValueError(
-                f"log_gates are up to {largest:g}; they are logarithms of gates, at most 0: take gate.log()."
-            )

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch._subclasses import FakeTensorMode
 
 from hf_seqmix.ops import batch_invariant, linear_attention, power_attention, power_attention_dense, real_valued
 from hf_seqmix.ops.polynomial.power_attention import POWER_FORMS, PowerSums, power_sums
@@ -298,37 +297,8 @@ def test_chunks_grow_with_the_number_of_features():
     assert chunk_size(48, 1) == 64 and chunk_size(32, 2) == 132 and chunk_size(48, 2) == 256
 
 
-def test_what_does_not_fit_is_refused():
-    q, k, v, gates = make(5)
-    assert gates is not None
-    for arguments, fields, message in (
-        ((q, k, v), {"form": "fast"}, "form is 'fast'; it must be one of 'chunked', 'parallel', 'recurrent'"),
-        ((q, k[:, 1:], v), {}, "q and k must be"),
-        ((q, k, v, gates[:, 1:]), {}, r"log_gates \(batch, length, heads\) of the keys"),
-        ((q, k[:, 1:], v[:, 1:]), {}, "there are 5 queries but 4 keys"),
-        ((q, k, v), {"power": 0}, "power is 0; it must be from 1 to 16"),
-        ((q, k, v), {"power": 3, "denominator": True}, "denominator is True, but power is 3"),
-        ((q, k, v, gates), {"causal": False}, "log_gates are given, but causal is False"),
-        ((q, k, v, gates.exp()), {}, r"log_gates are up to .*; they are logarithms .* at most 0: take gate.log\(\)"),
-        ((q, k, v), {"chunk": 0}, "chunk is 0; it must be at least 1"),
-        ((q[..., :0], k[..., :0], v), {}, r"q and k have the width 0, \(2, 5, .*, 0\)"),
-    ):
-        for function in (power_attention, power_attention_dense):
-            if function is power_attention or not {"form", "chunk"} & set(fields):
-                with pytest.raises(ValueError, match=message):
-                    function(*arguments, **fields)
-
-
 @pytest.mark.parametrize("form", POWER_FORMS)
 def test_a_gate_may_be_shut(form: str) -> None:
     inputs = make(67)
     inputs.log_gates[:, [3, 40, 41]] = -torch.inf
     assert_close(power_attention(*inputs, form=form), power_attention_dense(*inputs))
-
-
-def test_gates_are_not_looked_at_where_they_are_fake():
-    with FakeTensorMode():
-        q, k, v = (torch.randn(1, 6, 2, 3) for _ in range(3))
-        assert power_attention(q, k, v, power=2, log_gates=torch.zeros(1, 6, 2)).shape == (1, 6, 2, 3)
-    q, k, v = (torch.randn(1, 6, 2, 3) for _ in range(3))
-    power_attention(q, k, v, power=2, log_gates=torch.full((1, 6, 2), 1e-8))  # a gate of 1, rounded
