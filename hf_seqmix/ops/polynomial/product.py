@@ -6,10 +6,11 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..common.dispatch import cast, dispatch
+from ..common.dispatch import cast, check_real, dispatch
 from .linear_attention import multiplies_halves
+from .product_rows import StageRows, check_past, row_factors, row_kinds, row_widths, sum_rows, sum_widths
 from .running_mean import running_product
-from .stages import FORMS, attend, outer_sum, running_sum
+from .stages import FORMS, attend, running_sum
 
 __all__ = [
     "DEGREE_FORMS",
@@ -27,9 +28,6 @@ __all__ = [
 ]
 
 DEGREE_FORMS = ("cumsum", "gate", "soft")
-
-StageRows = tuple[Tensor, ...]
-"""What one stage adds up: (real,), (x,), or (keys, values)."""
 
 
 class Product(NamedTuple):
@@ -87,9 +85,12 @@ def polynomial_product(
 
     Raises:
         ValueError: for fewer than two factors, an unknown form of the degree or of attention, "gate" with an odd
-            number of factors or two, "soft" without four factors and three weights, and shapes that do not fit.
+            number of factors or two, "soft" without four factors and three weights, shapes that do not fit, and
+            factors that are integer or complex.
     """
     _check(factors, form, weights, held is not None)
+    if (sums, recent, held) != (None, None, None) and not torch.compiler.is_compiling():
+        check_past(row_kinds(len(factors), degree_form), factors[0].shape, sums, recent, held)
     stages = _Stages(factors, real, causal, form, sums, recent, held)
     return Product(compose(stages, factors, degree_form, weights), stages.rows)
 
@@ -101,6 +102,7 @@ def _check(factors: Sequence[Tensor], form: str, weights: Tensor | None, with_he
         raise ValueError(f"there are {len(factors)} factors: give two or more.")
     if weights is not None and weights.shape != (3,):
         raise ValueError(f"weights have shape {tuple(weights.shape)}; they must be (3,), of the degrees 2, 3 and 4.")
+    check_real(**{f"P{number}": factor for number, factor in enumerate(factors, 1)})
     # Of factors that are read from `held` only the dtype counts.
     if not with_held and not torch.compiler.is_compiling():
         first = factors[0].shape
@@ -147,42 +149,6 @@ def compose(
 def own_form(degree: int, degree_form: str) -> str:
     """Return the form of one degree among several: "gate" is for even ones from 4 on, and others are "cumsum"."""
     return "cumsum" if degree_form == "gate" and (degree < 4 or degree % 2) else degree_form
-
-
-def row_kinds(degree: int, degree_form: str = "cumsum") -> list[str]:
-    """Name what the stages of a product add up: "real", "mean" (x), or "pair" (keys, values)."""
-    if degree_form == "soft":
-        return ["real", "mean", "mean", "pair"]
-    if degree == 2:
-        return ["real", "mean"]
-    pairs = ["pair"] * ((degree - 1) // 2)
-    if degree % 2 == 0 and degree_form == "cumsum":
-        pairs.insert(-1, "mean")
-    return ["real", *pairs]
-
-
-def row_factors(degree: int, degree_form: str = "cumsum") -> list[int] | None:
-    """Return which factors the stages add up, in the order of their rows; None where a stage adds up another's."""
-    if degree_form == "soft":
-        return [1, 3, 1, 2]
-    if degree < 5:
-        return {2: [1], 3: [1, 2], 4: [1, 2] if degree_form == "gate" else [3, 1, 2]}[degree]
-    return None
-
-
-def row_widths(kind: str, channels: int) -> list[int]:
-    """Return how many numbers a token has in each tensor of a stage's rows."""
-    return {"real": [1], "mean": [channels], "pair": [channels, channels]}[kind]
-
-
-def sum_widths(kind: str, heads: int, width: int) -> int:
-    """Return how many numbers a stage's sum has."""
-    return {"real": 1, "mean": heads * width, "pair": heads * width * width}[kind]
-
-
-def sum_rows(rows: Sequence[StageRows]) -> list[Tensor]:
-    """Add up the rows of each stage: (batch,), (batch, heads, width), or (batch, heads, width, width), in float32."""
-    return [outer_sum(*stage) if len(stage) == 2 else running_sum(stage[0], causal=False)[:, 0] for stage in rows]
 
 
 class Stages(Protocol):
