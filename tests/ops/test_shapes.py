@@ -70,6 +70,16 @@ def product(count: int, **options: Any) -> Any:
             r"kernel has shape \(3, 1\); a history of 40 tokens of 3",
         ),
         (lambda: toeplitz_step(V[..., 0], torch.ones(1, 40)), r"kernel has shape \(1, 40\)"),
+        (lambda: toeplitz_step(V[..., 0], torch.ones(3, 40, 2)), r"expected history .*, got .*\(3, 40, 2\) and None"),
+        (lambda: toeplitz_step(V[0, :, 0], torch.ones(3, 40)), r"expected history .*, got \(40, 5\)"),
+        (
+            lambda: toeplitz_step(V[..., 0], torch.ones(3, 40), torch.arange(2)),
+            r"expected .* position \(1,\), got .* and \(2,\)",
+        ),
+        (
+            lambda: toeplitz_step(V[..., 0].long(), torch.ones(3, 40)),
+            "history and kernel must be real floating-point tensors, got torch.int64, torch.float32",
+        ),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused_by_name(call: Callable[[], Any], message: str) -> None:

@@ -122,8 +122,16 @@ def toeplitz_step(history: Tensor, kernel: Tensor, position: Tensor | None = Non
         (batch, 1, channels) in the dtype of `history`.
 
     Raises:
-        ValueError: for shapes that do not fit, and, on a CPU, a position outside the history.
+        ValueError: for shapes that do not fit, integers or complex numbers, and, on a CPU, a position outside the
+            history.
     """
+    one = position is None or torch.compiler.is_compiling() or position.numel() == 1
+    if history.ndim != 3 or kernel.ndim != 2 or not one:
+        raise ValueError(
+            "expected history of shape (batch, length, channels), kernel (channels, taps) and position (1,), got "
+            f"{tuple(history.shape)}, {tuple(kernel.shape)} and {None if position is None else tuple(position.shape)}."
+        )
+    check_real(history=history, kernel=kernel)
     length = history.shape[1]
     if not torch.compiler.is_compiling() and (kernel.shape[0] != history.shape[2] or kernel.shape[1] < length):
         raise ValueError(
