@@ -117,6 +117,7 @@ def piecewise_column_dense(
     coupling: Tensor | None = None,
     mix: Tensor | None = None,
     *,
+    scale: float = 1.0,
     block_bytes: int | None = None,
     **options: Any,
 ) -> Tensor:
@@ -127,7 +128,8 @@ def piecewise_column_dense(
     places = (options.get(name) for name in ("query_positions", "key_positions", "visible", "key_mask"))
     tensors = (query, key, value, bias, coupling, mix, *places)
     _check(tensors, options.get("kernel_norm", "p"), options.get("causal", True))
-    return piecewise_weights(query, key, bias, coupling, mix, **options).to(value.dtype) @ value
+    weights = piecewise_weights(query, key, bias, coupling, mix, scale=float(scale), **options)
+    return weights.to(value.dtype) @ value
 
 
 def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool) -> None:

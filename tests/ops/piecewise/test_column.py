@@ -322,6 +322,7 @@ def test_differentiating_twice_is_refused():
         ({"kernel_norm": "mix", "mix": torch.ones(5)}, r"mix has shape \(5,\); it must be \(1,\)"),
         ({"mix": torch.ones(1, 1, 1, 1, 1)}, r"mix has shape \(1, 1, 1, 1, 1\)"),
         ({"key_mask": torch.ones(2, 1, dtype=torch.bool)}, r"key_mask has shape \(2, 1\); it must be \(2, 5\)"),
+        ({"scale": torch.ones(3)}, "only one element tensors"),
         ({"key_mask": torch.ones(2, 5)}, "key_mask is torch.float32; it must be bool"),
     ],
 )
