@@ -80,7 +80,7 @@ def check_past(
         shapes = [x.shape for stage in rows for x in stage]
         steps = shapes[0][1] if shapes and len(shapes[0]) > 1 else 0
         row = (batch, steps, heads, width)
-        parts = {"real": [row[:2]], "mean": [row], "pair": [row, row]}
+        parts: dict[str, list[tuple[int, ...]]] = {"real": [row[:2]], "mean": [row], "pair": [row, row]}
         wanted = [shape for kind in kinds for shape in parts[kind]]
         if shapes != wanted or (held is not None and steps < length):
             given = ", ".join(str(tuple(shape)) for shape in shapes)
