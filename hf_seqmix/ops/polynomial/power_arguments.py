@@ -36,8 +36,8 @@ def check_arguments(
         raise ValueError(f"q and k have the width 0, {tuple(q.shape)}: give at least one channel a head.")
     if not torch.compiler.is_compiling() and k.shape[1] < q.shape[1]:
         raise ValueError(f"there are {q.shape[1]} queries but {k.shape[1]} keys: each query needs one beside it.")
-    if not 1 <= power <= LARGEST_POWER:
-        raise ValueError(f"power is {power}; it must be from 1 to {LARGEST_POWER}.")
+    if not isinstance(power, int) or not 1 <= power <= LARGEST_POWER:
+        raise ValueError(f"power is {power}; it must be an integer from 1 to {LARGEST_POWER}.")
     if denominator and power % 2:
         raise ValueError(
             f"denominator is True, but power is {power}, so that weights may be negative and their sum zero: take an "
