@@ -18,7 +18,7 @@ from ..ops.common.dispatch import has_numbers
 from ..ops.layout import token_layout
 from ..ops.masking import padding_mask, real_positions
 from ..ops.packing import sequence_positions
-from .block import SeqMixBlock
+from .block import SeqMixBlock, check_places
 from .configuration import SeqMixConfig
 from .inputs import check_image_alone, check_mask_covers_cache, check_tensors, check_tokens, embed_known
 from .mixers import WeighingMixer
@@ -69,7 +69,6 @@ class SeqMixModel(SeqMixPreTrainedModel):
         self.norm = build_norm(outer_norm, config.hidden_size, 1e-5) if pre_norm else None
         assert config.embedding_scale is not None
         self.embedding_scale = config.embedding_scale
-        self.layer_types = config.layer_types
         self.gradient_checkpointing = False
         # Where there are any: the library wants a module for each entry, of which a head inherits the backbone's.
         if any(re.fullmatch(_SENSITIVE, name) for name, _ in self.named_modules()):
@@ -115,8 +114,9 @@ class SeqMixModel(SeqMixPreTrainedModel):
                 is none of the library's.
             ValueError: for token ids outside the vocabulary (on CPU), shapes that do not fit, a cache of a dtype that
                 does not go with that of this call, a cache given to a bidirectional model or under gradient
-                checkpointing, images given to a model of text, or text to a model of images; and for
-                `output_attentions` where no mixer weighs tokens.
+                checkpointing, a cache where the `layer_idx` of a layer is not its place in `layers`, images given to
+                a model of text, or text to a model of images; and for `output_attentions` where no mixer weighs
+                tokens.
         """
         wanted = self._wanted_weights(kwargs.get("output_attentions"))
         if self.gradient_checkpointing and self.training:
@@ -145,9 +145,10 @@ class SeqMixModel(SeqMixPreTrainedModel):
             inputs_embeds = embed_known(self.embed_tokens, input_ids)
         batch, length, _ = inputs_embeds.shape
         past = past_length(past_key_values)
+        layer_types = self.config.layer_types
         if past_key_values is not None and not torch.compiler.is_compiling():
             check_room(past_key_values, past, batch, length, self.config.copy_head)
-            check_dtype(past_key_values, past, inputs_embeds, self.layer_types)
+            check_dtype(past_key_values, past, inputs_embeds, layer_types)
 
         masks = attention_mask if isinstance(attention_mask, dict) else None
         boundaries = {name: value for name, value in kwargs.items() if name.startswith(("cu_seq", "seq_idx"))}
@@ -158,7 +159,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
             raise TypeError(f"position_ids has {position_ids.dtype}; it must hold integers: position_ids.long().")
         padding = padding_mask(attention_mask, batch, length, past)
         if masks is None and padding is not None and position_ids is None:
-            counted = self.config.position_embedding_type, self.layer_types
+            counted = self.config.position_embedding_type, layer_types
             check_mask_covers_cache(padding, length, past, *counted)
         layout = token_layout(
             padding,
@@ -193,8 +194,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
         hidden_states = self.embed_norm(hidden_states, layout.mask)
         if self.dropout.training:
             hidden_states = self.dropout(hidden_states)
-        for layer_idx, (block, told) in enumerate(self._layers_in_turn()):
-            prepared = None if masks is None else masks.get(self.layer_types[layer_idx])
+        for layer_idx, (block, told) in enumerate(self._layers_in_turn(layer_types, past_key_values is not None)):
+            prepared = None if masks is None else masks.get(layer_types[layer_idx])
             hidden_states = block(
                 hidden_states,
                 attention_mask=prepared if prepared is not None and prepared.ndim == 4 else layout,
@@ -213,7 +214,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
             last_hidden_state=hidden_states, past_key_values=past_key_values if use_cache else None
         )
 
-    def _layers_in_turn(self) -> list[tuple[nn.Module, dict[str, int]]]:
+    def _layers_in_turn(self, layer_types: list[str], has_cache: bool) -> list[tuple[nn.Module, dict[str, int]]]:
         """Return the block of each layer, and which layer it is told to be where it is several of them.
 
         Fewer layers than there are blocks, by the configuration, are the first ones: a draft that exits early.
@@ -221,6 +222,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
         blocks, depth = list(self.layers), self.config.num_hidden_layers
         if self.config.num_blocks < depth:
             return [(blocks[layer_idx % len(blocks)], {"layer_idx": layer_idx}) for layer_idx in range(depth)]
+        if has_cache and not torch.compiler.is_compiling():
+            check_places(blocks[:depth], layer_types)
         return [(block, {}) for block in blocks[:depth]]
 
     def _wanted_weights(self, output_attentions: bool | None) -> dict[str, bool]:

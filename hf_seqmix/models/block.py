@@ -1,5 +1,6 @@
 """A block: a mixer and a feed-forward, each a residual branch with a norm."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,13 +11,13 @@ from ..modules.glu import GatedLinearUnit
 from ..modules.norms import build_norm
 from ..ops.layout import TokenLayout
 from .configuration import SeqMixConfig
-from .mixers import FEED_FORWARDS, WeighingMixer, build_mixer, layout_of_call
+from .mixers import FEED_FORWARDS, NumberedModule, WeighingMixer, build_mixer, layout_of_call
 from .short_convolution import build_short_convolution, convolve_call
 
-__all__ = ["SeqMixBlock", "build_feed_forward"]
+__all__ = ["SeqMixBlock", "build_feed_forward", "check_places"]
 
 
-class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
+class SeqMixBlock(PicklableCapture, NumberedModule, GradientCheckpointingLayer):
     """A mixer and a feed-forward, each a residual branch with a norm.
 
     "pre": x <- x + drop(f(N(x))); "post": x <- N(x + drop(f(x))). Without `use_residual`, x <- drop(f(N(x))) and
@@ -29,9 +30,9 @@ class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
         super().__init__()
         self.pre_norm = config.norm_position == "pre"
         self.use_residual = config.use_residual
-        self.layer_idx = layer_idx
         self.short_conv = build_short_convolution(config, layer_idx)
         self.mixer = build_mixer(config, layer_idx)
+        self.layer_idx = layer_idx
         self.mlp = build_feed_forward(config)
         self.mixer_norm = build_norm(config.norm_type, config.hidden_size, config.norm_eps)
         self.mlp_norm = None
@@ -132,3 +133,29 @@ def build_feed_forward(config: SeqMixConfig) -> nn.Module | None:
         return FEED_FORWARDS[config.family_type](config)
     assert config.intermediate_size is not None
     return GatedLinearUnit(config.hidden_size, config.intermediate_size, config.hidden_act)
+
+
+def check_places(layers: Sequence[Any], layer_types: Sequence[str]) -> None:
+    """Refuse layers that were put elsewhere in a model without telling them: they would use the caches of others.
+
+    Args:
+        layers: the blocks of a model, in order.
+        layer_types: what each layer of a cache keeps.
+
+    Raises:
+        ValueError: a layer, its mixer or its operator has the number of another place, or there are more layers than
+            a cache has.
+    """
+    if len(layers) > len(layer_types):
+        raise ValueError(
+            f"the model has {len(layers)} layers, but config.mixer_types names {len(layer_types)}, as many as a cache "
+            "has: name the mixer of each layer."
+        )
+    for place, layer in enumerate(layers):
+        mixer = getattr(layer, "mixer", None)
+        for part in (layer, mixer, getattr(mixer, "operator", None)):
+            if (number := getattr(part, "layer_idx", place)) != place:
+                raise ValueError(
+                    f"layers[{place}] has layer_idx {number}, and would use the cache of that layer: set "
+                    f"layers[{place}].layer_idx = {place}, or pass use_cache=False."
+                )

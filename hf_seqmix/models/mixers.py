@@ -17,6 +17,7 @@ from .inputs import check_tensors
 __all__ = [
     "FEED_FORWARDS",
     "MIXERS",
+    "NumberedModule",
     "QueryKey",
     "WeighingMixer",
     "branch_scale",
@@ -71,6 +72,23 @@ class WeighingMixer(PicklableCapture, nn.Module, ABC):
     @abstractmethod
     def query_key(self, hidden_states: Tensor, position_ids: Tensor | None = None) -> QueryKey:
         """Return the queries and keys of rows without pads, (batch, length, hidden_size), before any normalization."""
+
+
+class NumberedModule(nn.Module):
+    """A module of one layer of a cache; to set its `layer_idx` sets that of its mixer and its operator, too."""
+
+    @property
+    def layer_idx(self) -> int:
+        """Which layer of a cache is this module's."""
+        return self._layer_idx
+
+    @layer_idx.setter
+    def layer_idx(self, layer_idx: int) -> None:
+        self._layer_idx = layer_idx
+        for name in ("mixer", "operator"):
+            part = getattr(self, name, None)
+            if part is not None:
+                part.layer_idx = layer_idx
 
 
 def register_mixer(name: str, config_class: type[SeqMixConfig], build: Callable[..., nn.Module]) -> None:

@@ -1,5 +1,6 @@
 """The backbone: positions, and how embeddings are drawn."""
 
+import copy
 from contextlib import nullcontext
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
 from hf_seqmix import (
+    FDTNNConfig,
     IPAConfig,
     IPAModel,
     PolyTransformerConfig,
@@ -134,6 +136,56 @@ def test_fewer_layers_are_the_first_ones(config_class, model_class):
     model.config.num_hidden_layers = 3
     model.layers = model.layers[:2]
     assert_close(model(ids, use_cache=False)[0], model.norm(states[2], None))
+
+
+SURGERY = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "use_cache": False}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TNNConfig(**SURGERY, short_conv_taps=3),
+        FDTNNConfig(**SURGERY),
+        IPAConfig(**SURGERY),
+        PolyTransformerConfig(**SURGERY, mixing="triangular"),
+        SeqMixHybridConfig(**SURGERY, mixer_types=["attention", "tnn"]),
+        SeqMixHybridConfig(**SURGERY, mixer_types=["tnn", "short_conv"]),
+    ],
+    ids=lambda config: "-".join(config.layer_mixers),
+)
+def test_a_layer_that_is_told_its_place_has_the_cache_of_it(config):
+    model, ids = perturb(AutoModelForCausalLM.from_config(config)).double().eval(), torch.randint(VOCAB, (2, 7))
+    layers, config = model.model.layers, model.config
+    layers.append(copy.deepcopy(layers[-1]))
+    config.num_hidden_layers = 3
+    if isinstance(config, SeqMixHybridConfig):
+        with pytest.raises(ValueError, match=r"has 3 layers, but config.mixer_types names 2, .*: name the mixer of"):
+            model(ids, use_cache=True)
+        config.mixer_types = [*config.layer_mixers, config.layer_mixers[-1]]
+    expected = model(ids).logits
+    with pytest.raises(ValueError, match=r"layers\[2\] has layer_idx 1, .*: set layers\[2\].layer_idx = 2, or pass"):
+        model(ids, use_cache=True)
+    layers[2].layer_idx = 2
+    for cache in (DynamicCache(config=config), StaticCache(config=config, max_cache_len=8)):
+        parts = [model(part, past_key_values=cache).logits for part in ids.split(1, dim=1)]
+        assert_close(torch.cat(parts, dim=1), expected)
+    layers[2].mixer.layer_idx = 0
+    with pytest.raises(ValueError, match=r"layers\[2\] has layer_idx 0"):
+        model(ids, past_key_values=DynamicCache(config=config))
+
+
+def test_layers_in_another_order_and_pruned_ones_are_refused():
+    model, ids = make(), torch.randint(VOCAB, (2, 7))
+    model.layers = model.layers[::-1]
+    message = r"layers\[0\] has layer_idx 1, and would use the cache of that layer: set layers\[0\].layer_idx = 0"
+    with pytest.raises(ValueError, match=message):
+        model(ids)
+    model.layers, model.config.num_hidden_layers = model.layers[:1], 1
+    with pytest.raises(ValueError, match=message):
+        model(ids, past_key_values=DynamicCache(config=model.config))
+    expected = model(ids, use_cache=False)[0]
+    model.layers[0].layer_idx = 0
+    assert_close(model(ids)[0], expected)
 
 
 def test_a_cache_that_checkpointing_excludes_is_refused_aloud(caplog):

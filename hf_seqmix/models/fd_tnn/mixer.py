@@ -55,7 +55,7 @@ class FDTNNMixer(GatedToeplitzUnit):
                 outputs, rpe_hidden_size, rpe_num_layers, rpe_activation, rpe_norm_type, norm_eps
             )
             kernel = FrequencyKernel(encoder, length, frequency_input, is_causal, kernel_max_lag)
-            return ToeplitzOperator(kernel, is_causal, layer_idx)
+            return ToeplitzOperator(kernel, is_causal)
 
         lengths = max_length if grid_size is None else grid_size[::-1]  # a row is as long as the grid is wide
         operator = operator_of_axes(operator_for, grid_size, is_causal, lengths)

@@ -13,7 +13,7 @@ from ...modules.norms import MaskedBatchNorm, NoNorm, SimpleRMSNorm, StaticNorm
 from ...modules.sharding import whole_values
 from ...ops.common.dispatch import cast
 from ...ops.layout import TokenLayout
-from ..mixers import layout_of_call
+from ..mixers import NumberedModule, layout_of_call
 from .content_mixing import Group, continue_sums, mix, mix_packed
 from .factor_linear import FactorLinear
 from .gated_checks import check_gated
@@ -25,7 +25,7 @@ from .static_mixing import build_static_operator
 __all__ = ["PolynomialMixer"]
 
 
-class PolynomialMixer(nn.Module):
+class PolynomialMixer(NumberedModule):
     """Sequence mixing by a polynomial of degree d in the tokens: y = N(product of d projections) W_o + b_o.
 
     With `mixing` "content" the product is that of `polynomial_product`. Degree 3 is linear attention without softmax,
@@ -109,7 +109,6 @@ class PolynomialMixer(nn.Module):
         self.num_heads = num_heads
         self.is_causal = is_causal
         self.normalization = normalization
-        self.layer_idx = layer_idx
         self.degree_target = degree_target
         self.degree_penalty = degree_penalty
         width = hidden_size // num_heads
@@ -121,7 +120,8 @@ class PolynomialMixer(nn.Module):
         self.operator: nn.Module | None = None
         if mixing != "content":
             matrices = sum(len(group.factors) * group.num_heads for group in groups)
-            self.operator = build_static_operator(mixing, matrices, width, max_positions, is_causal, layer_idx)
+            self.operator = build_static_operator(mixing, matrices, width, max_positions, is_causal)
+        self.layer_idx = layer_idx
         self.degree_logits = nn.Parameter(torch.zeros(3)) if degree_form == "soft" else None
         self.norm: nn.Module = {
             # Means over many tokens are small: at 8192 random ones a product of degree 4 has a mean square of 3e-7.

@@ -17,13 +17,11 @@ from ..toeplitz.operator import ToeplitzOperator
 __all__ = ["LearnedTaps", "TriangularOperator", "build_static_operator"]
 
 
-def build_static_operator(
-    mixing: str, matrices: int, width: int, max_positions: int, is_causal: bool, layer_idx: int
-) -> nn.Module:
+def build_static_operator(mixing: str, matrices: int, width: int, max_positions: int, is_causal: bool) -> nn.Module:
     """Build an operator that mixes `matrices` groups of `width` channels, "toeplitz" or "triangular"."""
     if mixing == "toeplitz":
-        return ToeplitzOperator(LearnedTaps(matrices, width, max_positions, is_causal), is_causal, layer_idx)
-    return TriangularOperator(matrices, width, max_positions, is_causal, layer_idx)
+        return ToeplitzOperator(LearnedTaps(matrices, width, max_positions, is_causal), is_causal)
+    return TriangularOperator(matrices, width, max_positions, is_causal)
 
 
 class LearnedTaps(nn.Module):

@@ -51,7 +51,7 @@ class ShortConvOperator(nn.Module):
 def build_short_conv_mixer(config: ShortConvConfig, layer_idx: int) -> GatedToeplitzUnit:
     """Build the gated unit of one layer, with a short convolution instead of a Toeplitz operator."""
     convolution = ShortConvolution(config.mixer_size, config.taps, config.is_causal, config.taps_init)
-    operator = ShortConvOperator(convolution, layer_idx)
+    operator = ShortConvOperator(convolution)
     return GatedToeplitzUnit(config.hidden_size, config.mixer_size, operator, config.hidden_act, layer_idx)
 
 

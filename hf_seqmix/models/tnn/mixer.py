@@ -65,7 +65,7 @@ class TNNMixer(GatedToeplitzUnit):
             if decays is None:
                 raise ValueError("decay is None, and so is channel_decays: give one of both.")
             kernel = ToeplitzKernel(encoder, decays, is_causal, kernel_max_lag)
-            return ToeplitzOperator(kernel, is_causal, layer_idx)
+            return ToeplitzOperator(kernel, is_causal)
 
         operator = operator_of_axes(operator_for, grid_size, is_causal, decay)
         super().__init__(hidden_size, mixer_size, operator, activation, layer_idx)

@@ -191,4 +191,3 @@ def _configure(model: Any, modes: list[int] | None, exact_taps: int | None) -> N
             own |= {"decoder_modes": modes, "decoder_taps": exact_taps}
         others = {key: value for key, value in model.config.mixer_configs.items() if key != name}
         model.config.mixer_configs = others | ({name: own} if own else {})
-    model.model.layer_types = model.config.layer_types

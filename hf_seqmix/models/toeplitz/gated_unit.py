@@ -6,12 +6,12 @@ from torch import Tensor, nn
 
 from ...modules.glu import activate_and_gate, named_activation
 from ...ops.layout import TokenLayout
-from ..mixers import layout_of_call
+from ..mixers import NumberedModule, layout_of_call
 
 __all__ = ["GatedToeplitzUnit"]
 
 
-class GatedToeplitzUnit(nn.Module):
+class GatedToeplitzUnit(NumberedModule):
     """Sequence mixing: y = (act(x W_u + b_u) * T(act(x W_v + b_v))) W_o + b_o, with T along the sequence.
 
     Source: Qin et al. 2023 (arXiv 2305.04749), GTU with SiLU.
@@ -23,7 +23,7 @@ class GatedToeplitzUnit(nn.Module):
             past_key_values)`.
         activation: name of the activation of both branches; models pass the `hidden_act` of their configuration, which
             their feed-forwards have, too.
-        layer_idx: which layer of a cache is this mixer's.
+        layer_idx: which layer of a cache is this mixer's, and, from then on, its operator's.
 
     Raises:
         ValueError: for an unknown activation.
@@ -33,11 +33,11 @@ class GatedToeplitzUnit(nn.Module):
         self, hidden_size: int, mixer_size: int, operator: nn.Module, activation: str = "silu", layer_idx: int = 0
     ) -> None:
         super().__init__()
-        self.layer_idx = layer_idx
         self.u_proj = nn.Linear(hidden_size, mixer_size)
         self.v_proj = nn.Linear(hidden_size, mixer_size)
         self.o_proj = nn.Linear(mixer_size, hidden_size)
         self.operator = operator
+        self.layer_idx = layer_idx
         self.activation = named_activation(activation)
 
     def forward(

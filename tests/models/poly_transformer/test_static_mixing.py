@@ -38,7 +38,7 @@ def test_empty_input(mixing, shape):
 
 @pytest.mark.parametrize("mixing", MIXINGS[1:])
 def test_an_empty_call_changes_no_history(mixing):
-    operator = build_static_operator(mixing, 2, 3, 9, True, 0).double()
+    operator = build_static_operator(mixing, 2, 3, 9, True).double()
     x, cache = torch.randn(2, 7, 6, dtype=torch.float64), DynamicCache()
     parts = [operator(part, TokenLayout(), cache) for part in x.split([0, 4, 0, 3], dim=1)]
     assert_close(torch.cat(parts, dim=1), operator(x, TokenLayout()))
@@ -65,7 +65,7 @@ def test_the_context_length_stays(mixing):
 @pytest.mark.parametrize("is_causal", [True, False])
 @pytest.mark.parametrize("mixing", MIXINGS[1:])
 def test_packed_sequences_of_as_many_tokens_as_positions(mixing, is_causal):
-    operator = build_static_operator(mixing, 2, 3, 37, is_causal, 0).double()
+    operator = build_static_operator(mixing, 2, 3, 37, is_causal).double()
     numbers = torch.tensor([[0] * 37 + [1] * 2 + [2] * 35])
     x = torch.randn(1, 74, 6, dtype=torch.float64)
     alone = torch.cat([operator(part, TokenLayout()) for part in x.split([37, 2, 35], dim=1)], dim=1)
@@ -74,7 +74,7 @@ def test_packed_sequences_of_as_many_tokens_as_positions(mixing, is_causal):
 
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_learned_taps_begin_with_squares_that_sum_to_about_one(is_causal):
-    operator = build_static_operator("toeplitz", 1024, 1, 64, is_causal, 0)
+    operator = build_static_operator("toeplitz", 1024, 1, 64, is_causal)
     assert 0.85 < operator.kernel.taps.square().sum(dim=1).mean() < 1.05
 
 
