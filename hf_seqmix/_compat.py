@@ -27,6 +27,7 @@ __all__ = [
     "attends",
     "can_return_tuple",
     "capture_outputs",
+    "known_layer_types",
     "register_attention",
     "register_causal_lm_name",
     "register_export_patch",
@@ -115,6 +116,11 @@ def register_layer_type(dynamic: type[DynamicLayer], static: type[StaticLayer], 
     STATIC_LAYER_TYPE_MAPPING[name] = static
     masks = LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
     masks[name] = masks["full_attention"] if attends else _padding_mask
+
+
+def known_layer_types() -> list[str]:
+    """Return the names by which a config's `layer_types` may ask for layers of a cache, of both kinds."""
+    return sorted(STATIC_LAYER_TYPE_MAPPING)
 
 
 def attends(layer_type: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._compat import PicklableCapture
+from .._compat import PicklableCapture, known_layer_types
 from ..cache import past_length
 from ..ops.common.dispatch import without_autocast
 from ..ops.layout import TokenLayout, token_layout
@@ -96,10 +96,23 @@ def register_mixer(name: str, config_class: type[SeqMixConfig], build: Callable[
 
     Args:
         name: entry of a hybrid's `mixer_types`; for a family, its `model_type`.
-        config_class: configuration with the mixer's fields; its `cache_layer_type` says what the cache keeps.
+        config_class: configuration with the mixer's fields; its `cache_layer_type` says what the cache keeps. One of
+            bidirectional mixers alone, which no cache meets, may name any.
         build: called with (config, layer_idx); returns a module called with (hidden_states, attention_mask=...,
             past_key_values=..., position_ids=...) that maps (batch, length, hidden_size) to the same shape.
+
+    Raises:
+        TypeError: for what is no class derived from `SeqMixConfig`.
+        ValueError: for a `cache_layer_type` that no cache knows, as where the class names none.
     """
+    if not isinstance(config_class, type) or not issubclass(config_class, SeqMixConfig):
+        raise TypeError(f"config_class is {config_class!r}; it must be a class derived from SeqMixConfig.")
+    kept = config_class.cache_layer_type_of({})
+    if kept not in known_layer_types():
+        raise ValueError(
+            f"cache_layer_type of {config_class.__name__} is {kept!r}; set it to what the cache keeps for the mixer, "
+            f"one of {', '.join(map(repr, known_layer_types()))}."
+        )
     MIXER_CONFIGS[name] = config_class
     MIXERS[name] = build
 

@@ -5,8 +5,18 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
-from hf_seqmix import FDTNNMixer, GatedLinearUnit, SKITNNMixer, SoftmaxAttention, TNNMixer
+from hf_seqmix import (
+    FDTNNMixer,
+    GatedLinearUnit,
+    SeqMixConfig,
+    SeqMixHybridConfig,
+    SKITNNMixer,
+    SoftmaxAttention,
+    TNNMixer,
+    register_mixer,
+)
 from hf_seqmix.models.hybrid.attention import rotate
+from hf_seqmix.models.mixers import MIXERS as BUILDERS
 from hf_seqmix.models.mixers import QueryKey
 from hf_seqmix.models.toeplitz.gated_unit import GatedToeplitzUnit
 from hf_seqmix.ops import toeplitz_matmul_dense
@@ -158,3 +168,22 @@ def test_logits_of_attention_are_in_float32_under_autocast():
     expected = pair.logits()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(pair.logits(), expected)
+
+
+@pytest.mark.parametrize(("wrong", "named"), [(dict, "<class 'dict'>"), (TNNMixer, "TNNMixer"), ("tnn", "'tnn'")])
+def test_what_is_no_configuration_is_not_registered(wrong, named):
+    with pytest.raises(TypeError, match=f"config_class is .*{named}.*; it must be a class derived from SeqMixConfig"):
+        register_mixer("mine", wrong, lambda config, layer_idx: nn.Identity())
+
+
+@pytest.mark.parametrize("kept", ["", "history"])
+def test_a_configuration_of_which_no_cache_knows_what_to_keep_is_not_registered(kept):
+    own = type("OwnConfig", (SeqMixConfig,), {"cache_layer_type": kept})
+    with pytest.raises(ValueError, match=f"of OwnConfig is '{kept}'; set it to .*'full_attention'.*'seqmix_history'"):
+        register_mixer("mine", own, lambda config, layer_idx: nn.Identity())
+    assert "mine" not in BUILDERS
+
+
+def test_a_hybrid_of_an_unknown_mixer_says_how_to_add_one():
+    with pytest.raises(ValueError, match=r"mixer_types names 'mamba'; known are .*, and .*register_mixer adds one"):
+        SeqMixHybridConfig(mixer_types=["mamba"])

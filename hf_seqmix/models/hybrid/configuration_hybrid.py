@@ -214,7 +214,10 @@ class SeqMixHybridConfig(SeqMixConfig):
         for mixer_type in sorted({*types, *configs}):
             if mixer_type not in MIXER_CONFIGS:
                 field = "mixer_types" if mixer_type in types else "mixer_configs"
-                raise ValueError(f"{field} names {mixer_type!r}; known are {', '.join(sorted(MIXER_CONFIGS))}.")
+                raise ValueError(
+                    f"{field} names {mixer_type!r}; known are {', '.join(sorted(MIXER_CONFIGS))}, and "
+                    "hf_seqmix.models.mixers.register_mixer adds one."
+                )
             whole = {*SeqMixConfig.__dataclass_fields__, *MIXER_CONFIGS[mixer_type].whole_model_fields}
             clash = [field for field in configs.get(mixer_type, {}) if field in whole]
             unknown = [
