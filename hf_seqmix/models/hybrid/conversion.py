@@ -10,7 +10,8 @@ from torch import nn
 from transformers import GenerationConfig
 
 from ...modules.glu import GatedLinearUnit
-from ..auto import AUTO_CLASSES, FAMILIES
+from ..auto import FAMILIES, IMAGE_HEADS, TEXT_HEADS
+from ..backbone import SeqMixModel
 from ..block import build_feed_forward
 from ..configuration import SeqMixConfig
 from ..family import Family
@@ -220,7 +221,8 @@ def _with_weights(
         left_out: beginnings of the names of weights that are not copied; new ones stay as drawn, in the model's dtype.
     """
     name = type(model).__name__
-    head = next((suffix for suffix in sorted(AUTO_CLASSES, key=len, reverse=True) if name.endswith(suffix)), None)
+    kinds = SeqMixModel, *TEXT_HEADS, *IMAGE_HEADS  # not by its name, which a derived class chooses
+    head = next((base.__name__.removeprefix("SeqMix") for base in type(model).__mro__ if base in kinds), None)
     if head not in family.classes:
         raise ValueError(
             f"{name} has no counterpart in the family {family.prefix!r}, which has "

@@ -65,6 +65,12 @@ def test_the_hybrid_of_a_family_is_the_same_model(name, tmp_path):
     assert back.config.to_dict() == model.config.to_dict()
 
 
+def test_a_derived_class_carries_over_by_what_it_derives_from():
+    model = make("tnn", "ForCausalLM")
+    model.__class__ = type("OwnModel", (type(model),), {})
+    assert type(to_hybrid(model)) is FAMILY["seqmix_hybrid"].classes["ForCausalLM"]
+
+
 def test_every_head_carries_over():
     for suffix, cls in FAMILY["tnn"].classes.items():
         more = {"image_size": 8, "patch_size": 4} if suffix == "ForImageClassification" else {}
