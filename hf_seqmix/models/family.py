@@ -32,7 +32,10 @@ from .configuration import SeqMixConfig
 from .mixers import register_feed_forward, register_mixer
 from .pretrained import SeqMixPreTrainedModel
 
-__all__ = ["Family"]
+__all__ = ["KNOWN_FAMILIES", "Family"]
+
+KNOWN_FAMILIES: dict[str, "Family"] = {}
+"""`model_type` of a family -> its row, of other packages, too."""
 
 # Other runtimes know neither the package's operators nor all transforms.
 register_export_patch(traced_route, real_route)
@@ -42,7 +45,8 @@ register_export_patch(traced_route, real_route)
 class Family:
     """A row of the table of families.
 
-    Making a row registers its mixer, its feed-forward, and the names that the `Trainer` and the pipelines look for.
+    Making a row registers it in `KNOWN_FAMILIES`, its mixer, its feed-forward, and the names that the `Trainer` and
+    the pipelines look for.
     The row stands below the classes of the family.
 
     Args:
@@ -81,6 +85,7 @@ class Family:
                 raise ValueError(f"{cls.__name__} is a class of the family {self.prefix!r}: begin its name with that.")
             self.classes[cls.__name__.removeprefix(self.prefix)] = cls
         model_type = self.config_class.model_type
+        KNOWN_FAMILIES[model_type] = self
         if self.build_mixer is not None:
             register_mixer(model_type, self.config_class, self.build_mixer)
         if self.build_feed_forward is not None:

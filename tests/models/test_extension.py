@@ -5,10 +5,18 @@ from typing import Any, ClassVar
 
 import pytest
 from huggingface_hub.dataclasses import strict
-from torch import Tensor, arange, device, nn
+from torch import Tensor, arange, device, equal, nn
 from transformers import GenerationMixin
 
-from hf_seqmix import Family, GatedToeplitzUnit, SeqMixConfig, ToeplitzOperator, register_family
+from hf_seqmix import (
+    Family,
+    GatedToeplitzUnit,
+    SeqMixConfig,
+    ToeplitzOperator,
+    from_hybrid,
+    register_family,
+    to_hybrid,
+)
 from hf_seqmix.models.backbone import SeqMixModel
 from hf_seqmix.models.heads import (
     SeqMixForCausalLM,
@@ -103,6 +111,13 @@ class TestPowerLaw(PowerLawConfigurations, SavingTests, CachingTests):
 
 @pytest.mark.slow
 class TestCompiledPowerLaw(PowerLawConfigurations, CompiledModelSuite): ...
+
+
+def test_the_family_comes_back_from_a_hybrid():
+    model = PowerLawForCausalLM(PowerLawConfigurations().config(exponent=2)).eval()
+    back, ids = from_hybrid(to_hybrid(model)), arange(7)[None]
+    assert type(back) is PowerLawForCausalLM and back.config.exponent == 2
+    assert equal(back(ids).logits, model(ids).logits)
 
 
 def test_the_family_is_short():

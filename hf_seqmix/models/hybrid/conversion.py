@@ -10,11 +10,11 @@ from torch import nn
 from transformers import GenerationConfig
 
 from ...modules.glu import GatedLinearUnit
-from ..auto import FAMILIES, IMAGE_HEADS, TEXT_HEADS
+from ..auto import IMAGE_HEADS, TEXT_HEADS
 from ..backbone import SeqMixModel
 from ..block import build_feed_forward
 from ..configuration import SeqMixConfig
-from ..family import Family
+from ..family import KNOWN_FAMILIES, Family
 from ..pretrained import SeqMixPreTrainedModel
 from .configuration_hybrid import SeqMixHybridConfig
 from .modeling_hybrid import HYBRID_FAMILY
@@ -72,7 +72,7 @@ def from_hybrid(model: SeqMixPreTrainedModel) -> SeqMixPreTrainedModel:
     names = sorted(set(config.layer_mixers))
     if len(names) > 1:
         raise ValueError(f"the layers have the mixers {', '.join(names)}; a family has one mixer in all layers.")
-    families = {family.config_class.model_type: family for family in FAMILIES if family is not HYBRID_FAMILY}
+    families = {name: family for name, family in KNOWN_FAMILIES.items() if family is not HYBRID_FAMILY}
     if names[0] not in families:
         raise ValueError(
             f"the mixer {names[0]!r} is of no family, but of hybrids alone; families: {', '.join(sorted(families))}."
