@@ -1,7 +1,7 @@
 """The fields that all families share, the checks of fields, and what a configuration says of code and devices."""
 
 from .base import MIXER_CONFIGS, SeqMixConfig
-from .checks import check_activation, check_choice, check_per_axis, check_range
+from .checks import check_activation, check_choice, check_integer, check_per_axis, check_range
 from .code_references import refuse_own_classes
 from .common_fields import TAPS_INITS
 from .tensor_parallel import GLU_PLAN, gathered_plan
@@ -13,6 +13,7 @@ __all__ = [
     "SeqMixConfig",
     "check_activation",
     "check_choice",
+    "check_integer",
     "check_per_axis",
     "check_range",
     "gathered_plan",

@@ -1,11 +1,12 @@
 """Checks of configuration fields, whose messages name the field, the value given and what is allowed."""
 
 import math
+from numbers import Integral
 from typing import Any
 
 from transformers.activations import ACT2FN
 
-__all__ = ["check_activation", "check_choice", "check_per_axis", "check_range"]
+__all__ = ["check_activation", "check_choice", "check_integer", "check_per_axis", "check_range"]
 
 
 def check_choice(field: str, value: Any, allowed: tuple[Any, ...]) -> None:
@@ -46,6 +47,13 @@ def check_range(
         return
     allowed = " and ".join(f"{words} {bound}" for bound, _, words in bounds if bound is not None)
     raise ValueError(f"{field} is {value}; it must be {allowed}.")
+
+
+def check_integer(field: str, value: Any, *, low: int) -> None:
+    """Raise a `TypeError` unless `value` is an integer, and a `ValueError` below `low`; None passes."""
+    if value is not None and not isinstance(value, Integral):
+        raise TypeError(f"{field} is {value!r}; it must be an integer, at least {low}.")
+    check_range(field, value, low=low)
 
 
 def check_per_axis(field: str, value: Any, dimensions: int, **bounds: float) -> None:

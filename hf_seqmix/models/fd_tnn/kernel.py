@@ -10,6 +10,7 @@ from ...ops.common.crossovers import implementation
 from ...ops.common.dispatch import dispatch
 from ...ops.toeplitz.hilbert import causal_taps, two_sided_taps
 from ...ops.toeplitz.response import response_suits
+from ..configuration import check_integer
 from ..toeplitz.encoder import RelativePositionEncoder
 from .configuration_fd_tnn import FREQUENCY_INPUTS
 
@@ -46,6 +47,10 @@ class FrequencyKernel(nn.Module):
         frequency_input: "cosine", or "omega" (the paper).
         is_causal: lags 0 to n - 1, or -(n - 1) to n - 1.
         max_lag: taps at greater lags are zero; None for no limit but M.
+
+    Raises:
+        TypeError: for a largest lag that is no integer.
+        ValueError: for an unknown input, a length below 1, and a negative largest lag.
     """
 
     def __init__(
@@ -57,6 +62,7 @@ class FrequencyKernel(nn.Module):
         max_lag: int | None = None,
     ) -> None:
         super().__init__()
+        check_integer("max_lag", max_lag, low=0)
         if frequency_input not in FREQUENCY_INPUTS:
             raise ValueError(f"frequency_input is {frequency_input!r}; it must be 'omega' or 'cosine'.")
         self.encoder = encoder

@@ -1,6 +1,6 @@
 """The mixer of FD-TNN, usable in any model."""
 
-from ..toeplitz.axial import operator_of_axes
+from ..toeplitz.axial import axis_lengths, operator_of_axes
 from ..toeplitz.encoder import RelativePositionEncoder
 from ..toeplitz.gated_unit import GatedToeplitzUnit
 from ..toeplitz.operator import ToeplitzOperator
@@ -27,6 +27,10 @@ class FDTNNMixer(GatedToeplitzUnit):
         layer_idx: which layer of a cache is this mixer's.
         grid_size: (height, width) of the grid of an image, mixed along rows and then columns, each axis with a
             response of its own on the grid of its own length; `max_length` is not used then. None for sequences.
+
+    Raises:
+        TypeError: for sizes that are no integers.
+        ValueError: for a causal grid, an unknown input, activation or norm, and sizes out of range.
     """
 
     def __init__(
@@ -57,6 +61,6 @@ class FDTNNMixer(GatedToeplitzUnit):
             kernel = FrequencyKernel(encoder, length, frequency_input, is_causal, kernel_max_lag)
             return ToeplitzOperator(kernel, is_causal)
 
-        lengths = max_length if grid_size is None else grid_size[::-1]  # a row is as long as the grid is wide
+        lengths = axis_lengths(grid_size, max_length)
         operator = operator_of_axes(operator_for, grid_size, is_causal, lengths)
         super().__init__(hidden_size, mixer_size, operator, activation, layer_idx)

@@ -14,6 +14,7 @@ from ...ops.common.dispatch import ORDINARY, dispatch
 from ...ops.common.pointer import pointer_sums
 from ...ops.layout import TokenLayout, token_layout
 from ...ops.masking import padding_mask
+from ..configuration import check_integer
 from ..recent_tokens import RecentTokens, last_tokens, recent_tokens, sum_of_parts
 
 __all__ = ["CopyHead"]
@@ -50,10 +51,16 @@ class CopyHead(nn.Module):
         tokens: n, how many of the last tokens are compared.
         with_state: whether queries read the hidden state, too, keys the token that would be copied, and the gate the
             scores.
+
+    Raises:
+        TypeError: for a rank or a number of tokens that is no integer.
+        ValueError: for one below 1.
     """
 
     def __init__(self, channels: int, rank: int, tokens: int = 1, with_state: bool = False) -> None:
         super().__init__()
+        check_integer("rank", rank, low=1)
+        check_integer("tokens", tokens, low=1)
         self.tokens = tokens
         # A_0, A_1, ... one below the other; of the keys B' last.
         self.q_proj = nn.Linear(channels, tokens * rank, bias=False)

@@ -69,7 +69,9 @@ class SoftmaxAttention(WeighingMixer):
             then divide.
 
     Raises:
-        ValueError: if the heads do not divide the channels, or rotary positions have an odd number of channels.
+        TypeError: for numbers that are no integers.
+        ValueError: for numbers of heads or channels below 1, if the heads do not divide the channels, or rotary
+            positions have an odd number of channels.
     """
 
     def __init__(

@@ -91,8 +91,6 @@ class AttentionConfig(SeqMixConfig):
     def check_architecture(self) -> None:
         """Check the shared fields, the heads and the base."""
         super().check_architecture()
-        check_range("num_heads", self.num_heads, low=1)
-        check_range("head_dim", self.head_dim, low=1)
         check_range("rope_theta", self.rope_theta, above=0)
         check_heads(self.hidden_size, self.num_heads, self.head_dim, self.rope_theta is not None)
 

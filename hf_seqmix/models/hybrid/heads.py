@@ -1,5 +1,7 @@
 """Which widths of heads softmax attention takes."""
 
+from ..configuration import check_integer
+
 __all__ = ["check_heads"]
 
 
@@ -7,8 +9,12 @@ def check_heads(hidden_size: int, num_heads: int, head_dim: int | None, is_rotar
     """Return the channels of a head: `head_dim`, or hidden_size / num_heads where it is None.
 
     Raises:
-        ValueError: if the heads do not divide the channels, or rotary positions have an odd number of channels.
+        TypeError: for numbers that are no integers.
+        ValueError: for numbers below 1, if the heads do not divide the channels, or rotary positions have an odd
+            number of channels.
     """
+    check_integer("num_heads", num_heads, low=1)
+    check_integer("head_dim", head_dim, low=1)
     if head_dim is None:
         if hidden_size % num_heads:
             raise ValueError(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from ...ops.ski.interpolation import InducingGrid
-from ..toeplitz.axial import operator_of_axes
+from ..toeplitz.axial import axis_lengths, operator_of_axes
 from ..toeplitz.gated_unit import GatedToeplitzUnit
 from .configuration_ski_tnn import DEGREES
 from .kernel import InverseTimeWarpKernel
@@ -46,7 +46,8 @@ class SKITNNMixer(GatedToeplitzUnit):
             points and a kernel of its own; `max_length` is not used then. None for sequences.
 
     Raises:
-        ValueError: for a decay outside (0, 1), an even convolution, or more inducing points than positions.
+        ValueError: for a decay outside (0, 1), an even convolution, more inducing points than positions, or a grid of
+            anything but two numbers.
     """
 
     def __init__(
@@ -79,6 +80,6 @@ class SKITNNMixer(GatedToeplitzUnit):
             kernel = InverseTimeWarpKernel(mixer_size, points, decays, length, scale_kernel)
             return SKIOperator(kernel, InducingGrid(length, points, DEGREES[interpolation]), conv_kernel_size)
 
-        lengths = max_length if grid_size is None else grid_size[::-1]  # a row is as long as the grid is wide
+        lengths = axis_lengths(grid_size, max_length)
         operator = operator_of_axes(operator_for, grid_size, False, lengths, num_inducing_points, decay)
         super().__init__(hidden_size, mixer_size, operator, activation, layer_idx)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ...ops.common.dispatch import compute_dtype
+from ..configuration import check_integer
 from ..toeplitz.channel_decays import log_decays
 from ..toeplitz.encoder import RelativePositionEncoder
 
@@ -28,6 +29,10 @@ class ToeplitzKernel(nn.Module):
         decay: in (0, 1]; 1 for none. With n of them, channel c of m has number floor(c n / m).
         is_causal: lags 0 to n - 1, or -(n - 1) to n - 1.
         max_lag: taps at greater lags are zero; None for no limit.
+
+    Raises:
+        TypeError: for a largest lag that is no integer.
+        ValueError: for a decay outside (0, 1], more decays than channels, and a negative largest lag.
     """
 
     def __init__(
@@ -38,6 +43,7 @@ class ToeplitzKernel(nn.Module):
         max_lag: int | None = None,
     ) -> None:
         super().__init__()
+        check_integer("max_lag", max_lag, low=0)
         self.encoder = encoder
         self.channels = encoder.out_proj.out_features
         self.decay = tuple(decay) if isinstance(decay, Sequence) else decay

@@ -34,7 +34,8 @@ class TNNMixer(GatedToeplitzUnit):
         grid_size: (height, width) of the grid of an image, whose places come row after row; None for sequences.
 
     Raises:
-        ValueError: for a causal grid, or two decays without a grid.
+        TypeError: for sizes that are no integers.
+        ValueError: for a causal grid, two decays without one, an unknown activation or norm, and sizes out of range.
     """
 
     def __init__(

@@ -1,13 +1,14 @@
 """Mixing an image along its rows, then along its columns, each with a one-dimensional operator."""
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
 from torch import Tensor, nn
 
 from ...ops.layout import TokenLayout
 
-__all__ = ["AxialOperator", "operator_of_axes"]
+__all__ = ["AxialOperator", "axis_lengths", "operator_of_axes"]
 
 
 class AxialOperator(nn.Module):
@@ -76,6 +77,24 @@ class AxialOperator(nn.Module):
         return f"grid_size={self.grid_size}"
 
 
+def _check_grid(grid_size: Any) -> None:
+    fits = isinstance(grid_size, Sequence) and len(grid_size) == 2
+    if not fits or not all(isinstance(number, Integral) and number >= 1 for number in grid_size):
+        raise ValueError(f"grid_size is {grid_size}; it must be (height, width), each an integer of at least 1.")
+
+
+def axis_lengths(grid_size: tuple[int, int] | None, max_length: int) -> int | tuple[int, int]:
+    """Return `max_length` for sequences, or, with a grid, how long its rows and its columns are.
+
+    Raises:
+        ValueError: for a grid of anything but two numbers, each at least 1.
+    """
+    if grid_size is None:
+        return max_length
+    _check_grid(grid_size)
+    return grid_size[1], grid_size[0]  # a row is as long as the grid is wide
+
+
 def operator_of_axes(
     operator_for: Callable[..., nn.Module], grid_size: tuple[int, int] | None, is_causal: bool, *settings: Any
 ) -> nn.Module:
@@ -88,7 +107,7 @@ def operator_of_axes(
         *settings: each one value, or, with a grid, two: along rows and along columns.
 
     Raises:
-        ValueError: for a causal grid, one of fewer than one row or column, or two values without a grid.
+        ValueError: for a causal grid, one of anything but two numbers, each at least 1, or two values without a grid.
     """
     if grid_size is None:
         for setting in settings:
@@ -97,8 +116,7 @@ def operator_of_axes(
         return operator_for(*settings)
     if is_causal:
         raise ValueError(f"grid_size is {grid_size}, but is_causal is True: a grid has no past; set is_causal=False.")
-    if len(grid_size) != 2 or min(grid_size) < 1:
-        raise ValueError(f"grid_size is {grid_size}; it must be (height, width), each at least 1.")
+    _check_grid(grid_size)
     pairs = [setting if isinstance(setting, Sequence) else (setting, setting) for setting in settings]
     along_rows, along_columns = zip(*pairs, strict=True)
     return AxialOperator(operator_for(*along_rows), operator_for(*along_columns), grid_size)

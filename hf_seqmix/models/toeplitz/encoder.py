@@ -4,12 +4,12 @@ import math
 
 import torch
 from torch import Tensor, nn
-from transformers.activations import ACT2FN
 
+from ...modules.glu import named_activation
 from ...modules.norms import SeqMixLayerNorm, SimpleRMSNorm
 from ...ops.common.dispatch import compute_dtype, without_autocast
 from ...ops.common.layout import transposed
-from ..configuration import check_choice
+from ..configuration import check_choice, check_integer
 from .configuration import RPE_NORM_TYPES
 
 __all__ = ["Float32Linear", "RelativePositionEncoder"]
@@ -68,7 +68,8 @@ class RelativePositionEncoder(nn.Module):
         norm_eps: epsilon of the norm.
 
     Raises:
-        ValueError: for an unknown norm.
+        TypeError: for sizes that are no integers.
+        ValueError: for an unknown norm or activation, widths below 1, and fewer than no layers.
     """
 
     def __init__(
@@ -81,6 +82,9 @@ class RelativePositionEncoder(nn.Module):
         norm_eps: float = 1e-6,
     ) -> None:
         super().__init__()
+        check_integer("channels", channels, low=1)
+        check_integer("hidden_size", hidden_size, low=1)
+        check_integer("num_layers", num_layers, low=0)
         check_choice("rpe_norm_type", norm_type, RPE_NORM_TYPES)
         self.in_proj = _Float32Scaling(hidden_size)
         self.layers = nn.ModuleList(Float32Linear(hidden_size, hidden_size) for _ in range(num_layers))
@@ -90,7 +94,7 @@ class RelativePositionEncoder(nn.Module):
             self.out_norm: nn.Module = SeqMixLayerNorm(hidden_size)
         else:
             self.out_norm = SimpleRMSNorm(norm_eps) if norm_type == "simple_rms" else nn.Identity()
-        self.activation = ACT2FN[activation]
+        self.activation = named_activation(activation)
         self.shrinks = activation in SHRINKING
 
     @property

@@ -48,6 +48,19 @@ def ask(
     return head(states, queries, places, keys, copied, lm_head, VOCAB, packed)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ({"rank": 0}, ValueError, "rank is 0; it must be at least 1"),
+        ({"tokens": 0}, ValueError, "tokens is 0; it must be at least 1"),
+        ({"tokens": 1.5}, TypeError, "tokens is 1.5; it must be an integer, at least 1"),
+    ],
+)
+def test_sizes_that_make_no_sense(wrong, error, message):
+    with pytest.raises(error, match=message):
+        CopyHead(8, **{"rank": 4, **wrong})
+
+
 def test_copy_keys_skip_pads_and_stay_in_their_sequence():
     ids = torch.tensor([[5, 3, 0, 4, 6]])
     masked = token_layout(torch.tensor([[1, 1, 0, 1, 1]]), 1, 5)

@@ -65,6 +65,11 @@ def test_rotary_positions_want_pairs_of_channels():
         SoftmaxAttention(8, 3)
     with pytest.raises(ValueError, match="head_dim is 0; it must be at least 1"):
         AttentionConfig(hidden_size=8, head_dim=0)
+    for wrong in ({"num_heads": 0}, {"num_heads": -1, "head_dim": 4}, {"head_dim": 0}):
+        with pytest.raises(ValueError, match="; it must be at least 1"):
+            SoftmaxAttention(16, **wrong)
+    with pytest.raises(TypeError, match=r"num_heads is 2.0; it must be an integer, at least 1"):
+        SoftmaxAttention(16, 2.0)
 
 
 def test_caches_have_the_heads_width():

@@ -1,11 +1,13 @@
 """Mixing along rows and columns, against the dense Kronecker product of the two matrices."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from hf_seqmix import TNNMixer, ToeplitzOperator
+from hf_seqmix import FDTNNMixer, SKITNNMixer, TNNMixer, ToeplitzOperator
 from hf_seqmix.models.toeplitz.axial import AxialOperator, operator_of_axes
 from hf_seqmix.ops.layout import TokenLayout, token_layout
 from hf_seqmix.ops.toeplitz.product import toeplitz_matrix
@@ -140,7 +142,13 @@ def test_what_makes_no_sense_is_refused():
         operator(x, packed)
     with pytest.raises(ValueError, match="is_causal is True: a grid has no past"):
         TNNMixer(4, grid_size=(3, 5))
-    with pytest.raises(ValueError, match="each at least 1"):
+    with pytest.raises(ValueError, match="each an integer of at least 1"):
         TNNMixer(4, is_causal=False, grid_size=(3, 0))
+    for wrong in (4, (4,), (4, 2.5), "ab"):
+        mixers = partial(TNNMixer, 4), partial(FDTNNMixer, 4, 16)
+        builds = [partial(SKITNNMixer, 4, 16), *(partial(mixer, is_causal=False) for mixer in mixers)]
+        for build in builds:
+            with pytest.raises(ValueError, match=r"grid_size is .*; it must be \(height, width\), each an integer"):
+                build(grid_size=wrong)
     with pytest.raises(ValueError, match="one value for each axis"):
         TNNMixer(4, decay=[0.9, 0.8])

@@ -1,11 +1,13 @@
 """The relative-position encoder."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.nn.functional import layer_norm, linear
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_seqmix import RelativePositionEncoder
+from hf_seqmix import FDTNNMixer, RelativePositionEncoder, TNNMixer
 
 
 def rms(z):
@@ -123,3 +125,28 @@ def test_the_bound_of_a_layer_norm_follows_the_formula():
     norm, out = encoder.out_norm, encoder.out_proj
     length = norm.weight.abs().max() * 8**0.5 + norm.bias.norm()
     torch.testing.assert_close(encoder.bound(), out.weight.norm(dim=1) * length + out.bias.abs(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ({"activation": "swiglu"}, ValueError, "activation is 'swiglu'; it must be one of .*'silu'"),
+        ({"channels": 0}, ValueError, "channels is 0; it must be at least 1"),
+        ({"hidden_size": 0}, ValueError, "hidden_size is 0; it must be at least 1"),
+        ({"num_layers": -1}, ValueError, "num_layers is -1; it must be at least 0"),
+        ({"num_layers": 1.5}, TypeError, "num_layers is 1.5; it must be an integer, at least 0"),
+    ],
+)
+def test_arguments_that_make_no_sense(wrong, error, message):
+    with pytest.raises(error, match=message):
+        RelativePositionEncoder(**{"channels": 8, **wrong})
+
+
+@pytest.mark.parametrize("build", [partial(TNNMixer, 8), partial(FDTNNMixer, 8, 16)], ids=["tnn", "fd_tnn"])
+def test_a_largest_lag_is_a_whole_number(build):
+    for wrong, error, message in (
+        (-1, ValueError, "max_lag is -1; it must be at least 0"),
+        (2.5, TypeError, "max_lag is 2.5; it must be an integer, at least 0"),
+    ):
+        with pytest.raises(error, match=message):
+            build(kernel_max_lag=wrong)
