@@ -8,12 +8,29 @@ that ends the mixer must be cut to the same block. Without tensor parallelism al
 from typing import TypeGuard
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 if torch.distributed.is_available():
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-__all__ = ["is_split", "number_of_devices", "own_part", "own_values", "split_heads", "whole_values"]
+__all__ = ["is_split", "number_of_devices", "own_part", "own_values", "split_heads", "weight_of", "whole_values"]
+
+
+def weight_of(layer: nn.Module) -> Tensor:
+    """Return the weight of a linear layer, or the first parameter of a module that stands for one, as adapters do.
+
+    Raises:
+        TypeError: for a module with neither.
+    """
+    weight = getattr(layer, "weight", None)
+    if not isinstance(weight, Tensor):
+        weight = next(layer.parameters(), None)
+    if weight is None:
+        raise TypeError(
+            f"{type(layer).__name__} stands for a linear layer, but has neither a weight nor parameters, which say "
+            "dtype and device: give it a property weight."
+        )
+    return weight
 
 
 def is_split(weight: Tensor) -> "TypeGuard[DTensor]":

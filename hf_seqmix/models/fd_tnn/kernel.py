@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from ...modules.sharding import own_part
+from ...modules.sharding import own_part, weight_of
 from ...ops.common.crossovers import implementation
 from ...ops.common.dispatch import dispatch
 from ...ops.toeplitz.hilbert import causal_taps, two_sided_taps
@@ -102,14 +102,14 @@ class FrequencyKernel(nn.Module):
 
     def _evaluate(self, device: torch.device | None) -> Tensor:
         """Return (channels, M + 1) when causal, else (2, channels, M + 1), imaginary parts undefined at 0 and pi."""
-        device = self.encoder.out_proj.weight.device if device is None else device
+        device = weight_of(self.encoder.out_proj).device if device is None else device
         bins = torch.arange(self.max_length + 1, device=device)
         omega = bins.to(self.encoder.dtype) * (math.pi / self.max_length)
         values = self.encoder(omega.cos() if self.frequency_input == "cosine" else omega)
         if self.is_causal:
             return values
         # The encoder puts out all rows, real parts first: a share of the rows would not be the parts of its channels.
-        parts = own_part(values.unflatten(0, (2, -1)), self.encoder.out_proj.weight, dim=1)
+        parts = own_part(values.unflatten(0, (2, -1)), weight_of(self.encoder.out_proj), dim=1)
         if self.frequency_input == "cosine":
             parts = parts * torch.stack([torch.ones_like(omega), omega.sin()]).unsqueeze(1)
         return parts

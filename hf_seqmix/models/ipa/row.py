@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from ...modules.sharding import number_of_devices, own_part
+from ...modules.sharding import number_of_devices, own_part, weight_of
 from ...ops.common.dispatch import cast, compute_dtype
 from ..mixers import branch_scale
 
@@ -66,9 +66,10 @@ class PiecewiseRow(nn.Module):
         gates = torch.softmax(logits, dim=-1, dtype=compute_dtype(logits.dtype))
         units = self.up_proj(hidden_states)
         gates = cast(gates * self.num_centers, units.dtype)
-        weight = self.up_proj.weight
-        if self.num_centers % number_of_devices(weight):
+        weight = weight_of(self.up_proj)
+        devices = number_of_devices(weight)
+        if self.num_centers % devices:
             # A device has parts of blocks, so that each unit has its own gate.
-            gates = gates.repeat_interleave(self.up_proj.out_features // self.num_centers, dim=-1)
+            gates = gates.repeat_interleave(units.shape[-1] * devices // self.num_centers, dim=-1)
         gates = own_part(gates, weight, dim=-1)
         return self.down_proj((units.unflatten(-1, (gates.shape[-1], -1)) * gates.unsqueeze(-1)).flatten(-2))

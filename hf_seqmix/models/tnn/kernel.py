@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ...modules.sharding import weight_of
 from ...ops.common.dispatch import compute_dtype
 from ..configuration import check_integer
 from ..toeplitz.channel_decays import log_decays
@@ -80,14 +81,14 @@ class ToeplitzKernel(nn.Module):
 
     def between(self, first: int, last: int, device: torch.device | None = None) -> Tensor:
         """Build the taps of lags first to last - 1, none of them beyond `max_lag`: (channels, last - first)."""
-        device = self.encoder.out_proj.weight.device if device is None else device
+        device = weight_of(self.encoder.out_proj).device if device is None else device
         lags = torch.arange(first, last, device=device, dtype=self.encoder.dtype)
         taps = self.encoder(lags)
         return taps if self.decay == 1 else taps * torch.exp(lags.abs() * self._log_decays(lags))
 
     def _log_decays(self, like: Tensor) -> float | Tensor:
         """Return ln decay: a number, or (channels that this device has, 1) with the dtype and the device of `like`."""
-        return log_decays(self.decay, self.channels, like, self.encoder.out_proj.weight)
+        return log_decays(self.decay, self.channels, like, weight_of(self.encoder.out_proj))
 
     @torch.no_grad()
     def end(self, dtype: torch.dtype, device: torch.device | None = None) -> int | None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from ...modules.evaluation import in_evaluation
+from ...modules.sharding import weight_of
 from ...ops.toeplitz.distillation import ModalFit, fit_modes
 from ...ops.toeplitz.online_kernel import lags_that_matter
 from .tail import DistilledTail
@@ -171,7 +172,7 @@ def _all_taps(operator: Any) -> Tensor:
     if at_once is not None:
         taps = kernel(at_once)
         return taps[:, : lags_that_matter(taps, resolution=torch.finfo(torch.float32).eps)]
-    end = kernel.end(torch.float32, kernel.encoder.out_proj.weight.device)
+    end = kernel.end(torch.float32, weight_of(kernel.encoder.out_proj).device)
     if end is None or end > MOST_TAPS:
         raise ValueError(
             f"the kernel {'has no end' if end is None else f'ends after {end} taps'}, and at most {MOST_TAPS} taps "

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ...modules.glu import named_activation
 from ...modules.norms import SeqMixLayerNorm, SimpleRMSNorm
+from ...modules.sharding import weight_of
 from ...ops.common.dispatch import compute_dtype, without_autocast
 from ...ops.common.layout import transposed
 from ..configuration import check_choice, check_integer
@@ -86,6 +87,7 @@ class RelativePositionEncoder(nn.Module):
         check_integer("hidden_size", hidden_size, low=1)
         check_integer("num_layers", num_layers, low=0)
         check_choice("rpe_norm_type", norm_type, RPE_NORM_TYPES)
+        self.hidden_size = hidden_size
         self.in_proj = _Float32Scaling(hidden_size)
         self.layers = nn.ModuleList(Float32Linear(hidden_size, hidden_size) for _ in range(num_layers))
         self.out_proj = Float32Linear(hidden_size, channels)
@@ -100,7 +102,7 @@ class RelativePositionEncoder(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """The dtype in which the encoder computes."""
-        return torch.promote_types(self.out_proj.weight.dtype, torch.float32)
+        return torch.promote_types(weight_of(self.out_proj).dtype, torch.float32)
 
     def forward(self, coordinates: Tensor) -> Tensor:
         """Map (points,) coordinates to (channels, points), contiguous in the points."""
@@ -125,8 +127,8 @@ class RelativePositionEncoder(nn.Module):
         """
         if isinstance(self.out_norm, nn.Identity) or not self.shrinks:
             return None
-        width = self.out_proj.in_features
-        device = self.out_proj.weight.device if device is None else device
+        width = self.hidden_size
+        device = weight_of(self.out_proj).device if device is None else device
         units = torch.eye(width, dtype=self.dtype, device=device)
         probes = torch.cat([torch.zeros_like(units[:1]), units])
         with without_autocast(units.device.type):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from hf_seqmix import PiecewiseRow
+from tests.modules.wrapped import Wrapped
 from tests.tolerances import assert_close
 
 
@@ -38,6 +39,13 @@ def test_each_position_alone():
     row, x = make(), torch.randn(2, 7, 6, dtype=torch.float64)
     assert_close(row(x)[:, 2:5], row(x[:, 2:5]))
     assert row(x[:, :0]).shape == (2, 0, 6)
+
+
+def test_a_wrapper_may_stand_for_a_layer():
+    row, x = make(), torch.randn(2, 7, 6, dtype=torch.float64)
+    expected = row(x)
+    row.up_proj, row.gate_proj, row.down_proj = map(Wrapped, (row.up_proj, row.gate_proj, row.down_proj))
+    assert torch.equal(row(x), expected)
 
 
 def test_parameters():

@@ -8,6 +8,7 @@ from torch.nn.functional import layer_norm, linear
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_seqmix import FDTNNMixer, RelativePositionEncoder, TNNMixer
+from tests.modules.wrapped import Wrapped
 
 
 def rms(z):
@@ -150,3 +151,16 @@ def test_a_largest_lag_is_a_whole_number(build):
     ):
         with pytest.raises(error, match=message):
             build(kernel_max_lag=wrong)
+
+
+@pytest.mark.parametrize("mixer", [TNNMixer(8, channel_decays=[0.5, 1.0]), FDTNNMixer(8, 16, is_causal=False)])
+def test_a_wrapper_may_stand_for_the_last_layer(mixer):
+    mixer, x = mixer.double(), torch.randn(2, 9, 8, dtype=torch.float64)
+    encoder = mixer.operator.kernel.encoder
+    expected, bound, layer = mixer(x), encoder.bound(), encoder.out_proj
+    encoder.out_proj = Wrapped(layer)
+    assert torch.equal(mixer(x), expected) and torch.equal(encoder.bound(), bound)
+    assert torch.equal(mixer.operator.kernel(9), mixer.operator.kernel(9, x.device))
+    encoder.out_proj = Wrapped(lambda z: layer(z))
+    with pytest.raises(TypeError, match="Wrapped stands for a linear layer, but has neither a weight nor parameters"):
+        mixer(x)
