@@ -10,7 +10,7 @@ from transformers import initialization as init
 
 from ..ops.common.invariance import is_batch_invariant
 from ..ops.common.ordering import inverse_order, places_first
-from ..ops.layout import TokenLayout
+from ..ops.layout import TokenLayout, token_layout
 from ..ops.rows import RowOperation
 from ..ops.short_convolution.product import short_conv, short_conv_step
 from .sharding import own_values
@@ -76,27 +76,30 @@ class ShortConvolution(nn.Module):
         return 0 if self.is_causal else self.taps // 2
 
     def forward(
-        self, hidden_states: Tensor, layout: TokenLayout | None = None, before: Tensor | None = None
+        self, hidden_states: Tensor, layout: TokenLayout | Tensor | None = None, before: Tensor | None = None
     ) -> Tensor:
         """Convolve along positions.
 
         Args:
             hidden_states: (batch, length, channels), one sequence a row without a layout.
-            layout: where the real tokens of each sequence lie, without inputs before them.
-            before: (batch, taps - 1, channels), the inputs before them; None for zeros. Causal only.
+            layout: where the real tokens of each sequence lie, or (batch, length), 1 at real tokens and 0 at pads.
+            before: (batch, taps - 1, channels), the inputs before them; None for zeros. Causal, without a layout.
 
         Returns:
             (batch, length, channels); pad positions are undefined.
 
         Raises:
-            ValueError: for inputs before those of a bidirectional convolution.
+            TypeError: for a layout that is neither.
+            ValueError: for earlier inputs of another shape, together with a layout, or of a bidirectional convolution.
         """
+        if before is not None:
+            self._check_before(hidden_states, layout, before)
         if layout is not None:
+            if not isinstance(layout, TokenLayout):
+                layout = _layout_of(layout, hidden_states)
             return layout.mix(_ON_ROWS, hidden_states, [own_values(self.weight)], [self.ahead])
         if before is None:
             return _convolve(hidden_states, [own_values(self.weight)], [self.ahead])
-        if not self.is_causal:
-            raise ValueError("a bidirectional convolution does not go on after earlier inputs: pass before=None.")
         rows = torch.cat([before.to(hidden_states.dtype), hidden_states], dim=1)
         if hidden_states.shape[1] == 1 and not torch.compiler.is_compiling() and not is_batch_invariant():
             return short_conv_step(rows, own_values(self.weight).flip(1))
@@ -112,9 +115,13 @@ class ShortConvolution(nn.Module):
 
         Returns:
             (batch, length, channels); pad positions are undefined.
+
+        Raises:
+            ValueError: for earlier inputs of another shape, or of a bidirectional convolution.
         """
         if real is None:
             return self(hidden_states, before=before)
+        self._check_before(hidden_states, None, before)
         # Pads are moved to the very front, where zeros count for nothing.
         count = before.shape[1]
         both = torch.cat([before.to(hidden_states.dtype), hidden_states], dim=1)
@@ -123,9 +130,27 @@ class ShortConvolution(nn.Module):
         back = places[:, count:]
         return mixed.gather(1, back.unsqueeze(-1).expand_as(hidden_states))
 
+    def _check_before(self, hidden_states: Tensor, layout: Any, before: Tensor) -> None:
+        if not self.is_causal:
+            raise ValueError("a bidirectional convolution does not go on after earlier inputs: pass before=None.")
+        if layout is not None:
+            raise ValueError("before was given together with a layout, which knows none: call `continued` instead.")
+        wanted = (hidden_states.shape[0], self.taps - 1, hidden_states.shape[2])
+        if not torch.compiler.is_compiling() and before.shape != wanted:
+            raise ValueError(
+                f"before has shape {tuple(before.shape)}; it must be {wanted}, the last taps - 1 inputs: put zeros in "
+                "front where there were fewer."
+            )
+
     def extra_repr(self) -> str:
         """Return the settings that the printed module shows."""
         return f"{self.weight.shape[0]}, taps={self.taps}, is_causal={self.is_causal}, start={self.start!r}"
+
+
+def _layout_of(mask: Any, hidden_states: Tensor) -> TokenLayout:
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"layout is a {type(mask).__name__}; it must be a tensor, 1 at real tokens, or a TokenLayout.")
+    return token_layout(mask, *hidden_states.shape[:2])
 
 
 def _convolve(rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[int]) -> Tensor:

@@ -1,13 +1,14 @@
 """The short convolution: by its formula, over packed and padded rows, and continued."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
 from hf_seqmix import ShortConvolution
 from hf_seqmix.cache.recent_inputs import RecentInputs
-from hf_seqmix.ops.layout import token_layout
+from hf_seqmix.ops.layout import TokenLayout, token_layout
 from tests.tolerances import assert_close
 
 
@@ -47,6 +48,37 @@ def test_starts_as_pytorch_draws_taps():
 def test_arguments_that_make_no_sense(arguments, message):
     with pytest.raises(ValueError, match=message):
         ShortConvolution(4, *arguments)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_a_mask_is_a_layout(is_causal):
+    convolution, x = make(3, is_causal), torch.randn(2, 5, 4, dtype=torch.float64)
+    mask = torch.tensor([[1] * 5, [0, 1, 0, 1, 1]])
+    found, real = convolution(x, mask), mask.bool()
+    assert_close(found[real], convolution(x, token_layout(mask, 2, 5))[real])
+    assert_close(found[1][real[1]], convolution(x[1:, real[1]])[0])
+    with pytest.raises(TypeError, match="layout is a list; it must be a tensor, 1 at real tokens, or a TokenLayout"):
+        convolution(x, mask.tolist())
+    with pytest.raises(ValueError, match=r"attention_mask has shape \(2, 4\)"):
+        convolution(x, mask[:, 1:])
+
+
+@pytest.mark.parametrize("length", [1, 3])
+@pytest.mark.parametrize("shape", [(2, 1, 4), (2, 3, 4), (1, 2, 4), (2, 2, 3), (2, 4)])
+def test_earlier_inputs_of_another_shape_are_refused(shape, length):
+    convolution, x = make(), torch.randn(2, length, 4, dtype=torch.float64)
+    real = torch.ones(2, length, dtype=torch.bool)
+    calls = [partial(convolution, x, None)]
+    calls += [partial(convolution.continued, x, real=mask) for mask in (None, real)]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"before has shape \(.*\); it must be \(2, 2, 4\), the last taps - 1"):
+            call(torch.zeros(shape, dtype=torch.float64))
+
+
+def test_earlier_inputs_and_a_layout_are_refused():
+    x = torch.randn(1, 5, 4, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"before was given together with a layout, .*: call `continued` instead"):
+        make()(x, TokenLayout(), x[:, :2])
 
 
 @pytest.mark.parametrize(("taps", "is_causal"), [(1, True), (2, True), (5, True), (1, False), (5, False), (9, False)])

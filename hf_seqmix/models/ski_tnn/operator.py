@@ -13,6 +13,7 @@ from ...ops.layout import TokenLayout
 from ...ops.rows import RowOperation
 from ...ops.ski.interpolation import InducingGrid
 from ...ops.ski.product import sparse_low_rank_matmul
+from ..mixers import layout_of_call
 from .kernel import InverseTimeWarpKernel
 
 __all__ = ["SKIOperator"]
@@ -61,22 +62,26 @@ class SKIOperator(nn.Module):
         scale = nn.functional.normalize((1.0 + distances) ** -self.tap_falloff, dim=0)
         init.copy_(self.conv_weight, torch.randn_like(self.conv_weight) * scale)
 
-    def forward(self, values: Tensor, layout: TokenLayout, past_key_values: Any = None) -> Tensor:
+    def forward(
+        self, values: Tensor, layout: TokenLayout | Tensor | None = None, past_key_values: Any = None
+    ) -> Tensor:
         """Mix positions.
 
         Args:
             values: (batch, length, channels), pads of any value.
-            layout: where the real tokens lie.
+            layout: where the real tokens lie, or a mask as mixers take it; None where all are real.
             past_key_values: must be None; a bidirectional mixer has no cache.
 
         Returns:
             (batch, length, channels); pad positions are undefined.
 
         Raises:
+            TypeError: for a layout of another type.
             ValueError: for a cache.
         """
         if past_key_values is not None:
             raise ValueError("past_key_values is given, but a bidirectional mixer has no cache: pass None.")
+        layout = layout_of_call(layout, values, None, 0)
         if values.shape[1] == 0:
             return values
         longest = layout.longest(values.shape[1])

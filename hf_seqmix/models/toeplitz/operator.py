@@ -17,6 +17,7 @@ from ...ops.toeplitz.modal import ModalKernel
 from ...ops.toeplitz.online_kernel import OnlineKernel, lags_that_matter
 from ...ops.toeplitz.product import toeplitz_matmul, toeplitz_step
 from ...ops.toeplitz.response import response_matmul
+from ..mixers import layout_of_call
 from .tail import DistilledTail
 
 __all__ = ["ToeplitzOperator"]
@@ -44,20 +45,24 @@ class ToeplitzOperator(nn.Module):
         self.layer_idx = layer_idx
         self.tail: DistilledTail | None = None  # modes, where the kernel is distilled for decoding
 
-    def forward(self, values: Tensor, layout: TokenLayout, past_key_values: Any = None) -> Tensor:
+    def forward(
+        self, values: Tensor, layout: TokenLayout | Tensor | None = None, past_key_values: Any = None
+    ) -> Tensor:
         """Mix positions.
 
         Args:
             values: (batch, length, channels), pads of any value.
-            layout: where the real tokens lie.
+            layout: where the real tokens lie, or a mask as mixers take it; None where all are real.
             past_key_values: cache whose history these tokens continue; causal only.
 
         Returns:
             (batch, length, channels); pad positions are undefined.
 
         Raises:
+            TypeError: for a layout of another type.
             ValueError: for a cache given to a bidirectional operator, or together with packed sequences.
         """
+        layout = layout_of_call(layout, values, past_key_values, self.layer_idx)
         if values.shape[1] == 0:
             return values
         if past_key_values is None:

@@ -64,6 +64,15 @@ def test_a_padded_row_equals_the_row_alone(mask, degree):
         assert_close(out[row][real], dense(operator, values[row][real][None])[0])
 
 
+def test_a_mask_is_a_layout():
+    operator, values = make(), torch.randn(2, 7, 3, dtype=torch.float64)
+    assert_close(operator(values), dense(operator, values))
+    mask = torch.tensor([[1] * 7, [0, 0, 1, 1, 1, 1, 0]])
+    assert_close(operator(values, mask), operator(values, token_layout(mask, 2, 7)))
+    with pytest.raises(TypeError, match="attention_mask is a list; it must be a tensor"):
+        operator(values, mask.tolist())
+
+
 def test_packed_sequences_equal_each_alone():
     operator = make()
     values = torch.randn(1, 12, 3, dtype=torch.float64)

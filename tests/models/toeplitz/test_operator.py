@@ -16,6 +16,7 @@ from hf_seqmix import (
     SeqMixHybridForCausalLM,
     TNNConfig,
     TNNForCausalLM,
+    TNNMixer,
 )
 from tests.tolerances import assert_close
 
@@ -112,3 +113,14 @@ def test_steps_that_want_derivatives_have_them():
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
     for actual, expected in zip(*gradients, strict=True):
         assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_a_mask_is_a_layout(is_causal):
+    operator = TNNMixer(4, 3, is_causal=is_causal).double().operator
+    values, mask = torch.randn(2, 7, 3, dtype=torch.float64), torch.tensor([[1] * 7, [0, 0, 1, 1, 1, 1, 0]])
+    found, real = operator(values, mask), mask.bool()
+    assert_close(operator(values)[0], found[0])
+    assert_close(found[1][real[1]], operator(values[1:, real[1]])[0])
+    with pytest.raises(TypeError, match="attention_mask is a list; it must be a tensor"):
+        operator(values, mask.tolist())
