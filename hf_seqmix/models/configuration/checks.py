@@ -51,9 +51,11 @@ def check_range(
 
 def check_integer(field: str, value: Any, *, low: int) -> None:
     """Raise a `TypeError` unless `value` is an integer, and a `ValueError` below `low`; None passes."""
-    if value is not None and not isinstance(value, Integral):
+    if value is None:
+        return
+    if not isinstance(value, Integral):
         raise TypeError(f"{field} is {value!r}; it must be an integer, at least {low}.")
-    check_range(field, value, low=low)
+    check_range(field, int(value), low=low)
 
 
 def check_per_axis(field: str, value: Any, dimensions: int, **bounds: float) -> None:

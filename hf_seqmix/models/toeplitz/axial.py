@@ -79,7 +79,7 @@ class AxialOperator(nn.Module):
 
 def _check_grid(grid_size: Any) -> None:
     fits = isinstance(grid_size, Sequence) and len(grid_size) == 2
-    if not fits or not all(isinstance(number, Integral) and number >= 1 for number in grid_size):
+    if not fits or not all(isinstance(number, Integral) and int(number) >= 1 for number in grid_size):
         raise ValueError(f"grid_size is {grid_size}; it must be (height, width), each an integer of at least 1.")
 
 
