@@ -117,7 +117,13 @@ class SeqMixBlock(PicklableCapture, NumberedModule, GradientCheckpointingLayer):
             layout = TokenLayout(mask=real_mask)
         else:
             layout = layout_of_call(
-                attention_mask, branch, past_key_values, layer_idx, position_ids=position_ids, **kwargs
+                attention_mask,
+                branch,
+                past_key_values,
+                layer_idx,
+                "grid_size" in kwargs and hasattr(self.short_conv, "grid_size"),
+                position_ids=position_ids,
+                **kwargs,
             )
         return convolve_call(self.short_conv, "block", branch, layout, layout.mask, past_key_values, layer_idx)
 

@@ -148,6 +148,7 @@ def layout_of_call(
     hidden_states: Tensor,
     past_key_values: Any,
     layer_idx: int,
+    mixes_grid: bool = False,
     **kwargs: Any,
 ) -> TokenLayout:
     """Return where the tokens of a mixer's call lie: what a backbone found for all layers, or, alone, what masks say.
@@ -157,11 +158,13 @@ def layout_of_call(
         hidden_states: (batch, length, hidden_size).
         past_key_values: cache of the library, or None.
         layer_idx: which layer of the cache is the mixer's.
-        **kwargs: boundaries of packed sequences, see `token_layout`.
+        mixes_grid: whether the mixer reads `grid_size`.
+        **kwargs: boundaries of packed sequences, and `grid_size`, see `token_layout`.
 
     Raises:
         TypeError: for a mask that is no tensor.
-        ValueError: for hidden states of other than three dimensions, and masks by another name.
+        ValueError: for hidden states of other than three dimensions, masks by another name, and a grid that the mixer
+            does not read.
     """
     if isinstance(attention_mask, TokenLayout):
         return attention_mask
@@ -170,9 +173,14 @@ def layout_of_call(
             f"hidden_states have shape {tuple(hidden_states.shape)}; they must be (batch, length, hidden_size)."
         )
     check_tensors(attention_mask=attention_mask)
-    for name in ("mask", "key_padding_mask", "attn_mask"):
-        if kwargs.get(name) is not None:
+    for name, value in kwargs.items():
+        if name.endswith("mask") and value is not None:
             raise ValueError(f"{name} was given, which is not read: give attention_mask, 1 at real tokens, 0 at pads.")
+    if kwargs.get("grid_size") is not None and not mixes_grid:
+        raise ValueError(
+            f"grid_size is {kwargs['grid_size']}, but this mixer reads sequences: leave it out, or build a mixer with "
+            "a grid, such as TNNMixer(..., is_causal=False, grid_size=(height, width))."
+        )
     batch, length = hidden_states.shape[:2]
     past, has_cache = past_length(past_key_values, layer_idx), past_key_values is not None
     return token_layout(attention_mask, batch, length, past_length=past, has_cache=has_cache, **kwargs)

@@ -125,9 +125,12 @@ def test_a_call_that_does_not_fit_is_refused(name):
     for wrong in (mask.tolist(), mask.numpy()):
         with pytest.raises(TypeError, match=r"attention_mask is a (list|ndarray); it must be a tensor"):
             mixer(x, attention_mask=wrong)
-    for other in ("mask", "key_padding_mask", "attn_mask"):
+    for other in ("mask", "key_padding_mask", "attn_mask", "key_mask"):
         with pytest.raises(ValueError, match=f"^{other} was given, which is not read: give attention_mask"):
             mixer(x, **{other: mask})
+    with pytest.raises(ValueError, match=r"grid_size is \(2, 3\), but this mixer reads sequences: leave it out, or"):
+        mixer(x, grid_size=(2, 3))
+    assert_close(mixer(x, grid_size=None, head_mask=None, output_hidden_states=True), mixer(x))
 
 
 def test_unknown_activations():

@@ -53,12 +53,19 @@ class GatedToeplitzUnit(NumberedModule):
             hidden_states: (batch, length, hidden_size).
             attention_mask: (batch, length) or (batch, past + length), nonzero at real tokens; or a `TokenLayout`.
             past_key_values: cache of the library, for causal mixers.
-            **kwargs: boundaries of packed sequences: `position_ids` that restart, `cu_seq_lens_q`, `seq_idx`.
+            **kwargs: boundaries of packed sequences: `position_ids` that restart, `cu_seq_lens_q`, `seq_idx`; of a
+                mixer of images, the `grid_size` of these.
 
         Returns:
             (batch, length, hidden_size); pad positions are undefined.
+
+        Raises:
+            TypeError: for a mask that is no tensor.
+            ValueError: for hidden states of other than three dimensions, a mask by another name, a grid given to a
+                mixer of sequences, and a cache given to a bidirectional mixer or together with packed sequences.
         """
-        layout = layout_of_call(attention_mask, hidden_states, past_key_values, self.layer_idx, **kwargs)
+        mixes_grid = "grid_size" in kwargs and hasattr(self.operator, "grid_size")
+        layout = layout_of_call(attention_mask, hidden_states, past_key_values, self.layer_idx, mixes_grid, **kwargs)
         gate = self.u_proj(hidden_states)
         values = self.activation(self.v_proj(hidden_states))
         mixed = self.operator(values, layout, past_key_values)
