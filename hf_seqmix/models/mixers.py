@@ -75,7 +75,7 @@ class WeighingMixer(PicklableCapture, nn.Module, ABC):
 
 
 class NumberedModule(nn.Module):
-    """A module of one layer of a cache; to set its `layer_idx` sets that of its mixer and its operator, too."""
+    """A module of one layer of a cache; setting its `layer_idx` sets that of its mixer and its operator, too."""
 
     @property
     def layer_idx(self) -> int:

@@ -64,7 +64,8 @@ class SoftmaxAttention(WeighingMixer):
         num_heads: number of heads.
         is_causal: whether a token sees the past and itself only.
         rope_theta: base of the rotary wavelengths; None for no rotary positions.
-        layer_idx: which layer of a cache is this mixer's.
+        layer_idx: which layer of a cache is this mixer's. Mixers that share a cache need a number each: where two have
+            the same, outputs are wrong in silence.
         head_dim: channels of a head, even where positions are rotary; hidden_size / num_heads by default, which must
             then divide.
 

@@ -53,7 +53,8 @@ class IPAMixer(WeighingMixer, IPAColumn):
         output_norm: whether N is a root-mean-square norm with a learned scale, or nothing.
         norm_eps: its epsilon.
         is_causal: whether a token sees the past and itself only.
-        layer_idx: which layer of a cache is this mixer's.
+        layer_idx: which layer of a cache is this mixer's. Mixers that share a cache need a number each: where two have
+            the same, outputs are wrong in silence.
 
     Raises:
         ValueError: for sizes below 1, widths that do not divide, and unknown options.

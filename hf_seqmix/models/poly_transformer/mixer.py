@@ -71,7 +71,8 @@ class PolynomialMixer(NumberedModule):
         kernel_power: p, from 2 on for degree 3 with <q, k>^p in place of <q, k>, which makes the degree 2 p + 1.
         denominator: whether the sum of the weights <q, k>^p divides, for even p.
         degree_target, degree_penalty: "soft" adds degree_penalty (mean degree - degree_target)^2 to the loss.
-        layer_idx: which layer of a cache is this mixer's.
+        layer_idx: which layer of a cache is this mixer's. Mixers that share a cache need a number each: where two have
+            the same, outputs are wrong in silence.
 
     Raises:
         ValueError: for a degree below 2, heads that do not divide the channels, a list of another length than the

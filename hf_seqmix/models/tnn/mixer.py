@@ -30,7 +30,8 @@ class TNNMixer(GatedToeplitzUnit):
         activation: activation of both branches.
         rpe_hidden_size, rpe_num_layers, rpe_activation, rpe_norm_type, norm_eps: see `RelativePositionEncoder`.
         kernel_max_lag: taps at greater lags are zero; None for no limit.
-        layer_idx: which layer of a cache is this mixer's.
+        layer_idx: which layer of a cache is this mixer's. Mixers that share a cache need a number each: where two have
+            the same, outputs are wrong in silence.
         grid_size: (height, width) of the grid of an image, whose places come row after row; None for sequences.
 
     Raises:

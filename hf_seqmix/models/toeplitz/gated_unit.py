@@ -23,7 +23,8 @@ class GatedToeplitzUnit(NumberedModule):
             past_key_values)`.
         activation: name of the activation of both branches; models pass the `hidden_act` of their configuration, which
             their feed-forwards have, too.
-        layer_idx: which layer of a cache is this mixer's, and, from then on, its operator's.
+        layer_idx: which layer of a cache is this mixer's, and, from then on, its operator's. Mixers that share a cache
+            need a number each: where two have the same, outputs are wrong in silence.
 
     Raises:
         ValueError: for an unknown activation.

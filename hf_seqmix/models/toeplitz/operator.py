@@ -34,7 +34,7 @@ class ToeplitzOperator(nn.Module):
             (channels, 2 length - 1). Causal taps must not depend on the length. A bidirectional kernel may have a
             method `response_for(length, values)` that returns its frequency response or None (see `FrequencyKernel`).
         is_causal: whether outputs see the past and the present only.
-        layer_idx: which layer of a cache is this operator's.
+        layer_idx: which layer of a cache is this operator's; a `GatedToeplitzUnit` sets it to its own.
     """
 
     def __init__(self, kernel: nn.Module, is_causal: bool = True, layer_idx: int = 0) -> None:
