@@ -114,8 +114,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
                 is none of the library's.
             ValueError: for token ids outside the vocabulary (on CPU), shapes that do not fit, a cache of a dtype that
                 does not go with that of this call, a cache given to a bidirectional model or under gradient
-                checkpointing, a cache where the `layer_idx` of a layer is not its place in `layers`, images given to
-                a model of text, or text to a model of images; and for `output_attentions` where no mixer weighs
+                checkpointing, a new cache where the `layer_idx` of a layer is not its place in `layers`, images given
+                to a model of text, or text to a model of images; and for `output_attentions` where no mixer weighs
                 tokens.
         """
         wanted = self._wanted_weights(kwargs.get("output_attentions"))
@@ -194,7 +194,11 @@ class SeqMixModel(SeqMixPreTrainedModel):
         hidden_states = self.embed_norm(hidden_states, layout.mask)
         if self.dropout.training:
             hidden_states = self.dropout(hidden_states)
-        for layer_idx, (block, told) in enumerate(self._layers_in_turn(layer_types, past_key_values is not None)):
+        layers = self._layers_in_turn()
+        # Not in each step of decoding, which would take longer.
+        if past_key_values is not None and not torch.compiler.is_compiling() and not (isinstance(past, int) and past):
+            check_places(layers, layer_types)
+        for layer_idx, (block, told) in enumerate(layers):
             prepared = None if masks is None else masks.get(layer_types[layer_idx])
             hidden_states = block(
                 hidden_states,
@@ -214,7 +218,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
             last_hidden_state=hidden_states, past_key_values=past_key_values if use_cache else None
         )
 
-    def _layers_in_turn(self, layer_types: list[str], has_cache: bool) -> list[tuple[nn.Module, dict[str, int]]]:
+    def _layers_in_turn(self) -> list[tuple[nn.Module, dict[str, int]]]:
         """Return the block of each layer, and which layer it is told to be where it is several of them.
 
         Fewer layers than there are blocks, by the configuration, are the first ones: a draft that exits early.
@@ -222,8 +226,6 @@ class SeqMixModel(SeqMixPreTrainedModel):
         blocks, depth = list(self.layers), self.config.num_hidden_layers
         if self.config.num_blocks < depth:
             return [(blocks[layer_idx % len(blocks)], {"layer_idx": layer_idx}) for layer_idx in range(depth)]
-        if has_cache and not torch.compiler.is_compiling():
-            check_places(blocks[:depth], layer_types)
         return [(block, {}) for block in blocks[:depth]]
 
     def _wanted_weights(self, output_attentions: bool | None) -> dict[str, bool]:

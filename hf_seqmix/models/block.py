@@ -141,11 +141,11 @@ def build_feed_forward(config: SeqMixConfig) -> nn.Module | None:
     return GatedLinearUnit(config.hidden_size, config.intermediate_size, config.hidden_act)
 
 
-def check_places(layers: Sequence[Any], layer_types: Sequence[str]) -> None:
+def check_places(layers: Sequence[tuple[Any, dict[str, int]]], layer_types: Sequence[str]) -> None:
     """Refuse layers that were put elsewhere in a model without telling them: they would use the caches of others.
 
     Args:
-        layers: the blocks of a model, in order.
+        layers: the blocks of a model, in order, each with what it is told.
         layer_types: what each layer of a cache keeps.
 
     Raises:
@@ -157,7 +157,9 @@ def check_places(layers: Sequence[Any], layer_types: Sequence[str]) -> None:
             f"the model has {len(layers)} layers, but config.mixer_types names {len(layer_types)}, as many as a cache "
             "has: name the mixer of each layer."
         )
-    for place, layer in enumerate(layers):
+    for place, (layer, told) in enumerate(layers):
+        if told:
+            continue  # one block in turn, which is told its place
         mixer = getattr(layer, "mixer", None)
         for part in (layer, mixer, getattr(mixer, "operator", None)):
             if (number := getattr(part, "layer_idx", place)) != place:
