@@ -32,6 +32,7 @@ with packages_explained("pretrain.py"):
     from transformers.trainer_utils import IntervalStrategy
 
     from hf_seqmix._files import write_json
+    from hf_seqmix.analysis.kernels import dead_encoders
     from hf_seqmix.analysis.plots import plot_loss
     from hf_seqmix.data import ReproducibleMaskingCollator
     from hf_seqmix.training import block_scores, corpus_metrics, prepare_run_folder
@@ -45,6 +46,9 @@ with packages_explained("pretrain.py"):
     from hf_seqmix.training.segments.streaming import EndlessStream
 
 logger = logging.getLogger(__name__)
+
+DEAD_BEYOND = 64
+"""Lags that are looked at once training is over; a network that has died is the same at all."""
 
 
 def prepare(arguments: Arguments) -> ResumableTrainer:
@@ -170,6 +174,11 @@ def train_and_save(arguments: Arguments, trainer: ResumableTrainer, checkpoint: 
         if curve:
             plot_loss(curve, folder / "loss.png")
         print(summary(results, folder))
+        if arguments.training.world_size == 1 and (dead := dead_encoders(trainer.model, DEAD_BEYOND)):
+            logger.warning(
+                f"Networks of kernels no longer depend on the lag: {', '.join(dead)}. These layers mix by their decay "
+                "alone. Train with rpe_activation=silu, or with a lower --kernel-learning-rate."
+            )
     return results
 
 

@@ -8,10 +8,14 @@ from .learned import (
     toeplitz_operators,
     typical_channels,
 )
+from .live_units import LiveUnits, dead_encoders, live_units
 
 __all__ = [
     "LearnedKernels",
+    "LiveUnits",
+    "dead_encoders",
     "learned_kernels",
+    "live_units",
     "plot_kernels",
     "ski_taps",
     "toeplitz_operators",

@@ -3,13 +3,21 @@
 import argparse
 import logging
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from study_models import load_backbone
 
-from hf_seqmix.analysis.kernels import LearnedKernels, learned_kernels, plot_kernels, typical_channels
+from hf_seqmix.analysis.kernels import (
+    LearnedKernels,
+    LiveUnits,
+    learned_kernels,
+    live_units,
+    plot_kernels,
+    typical_channels,
+)
 from hf_seqmix.analysis.kernels.extrapolation import EXTRAPOLATION_COLUMNS, extrapolate_model, plot_extrapolation
 from hf_seqmix.analysis.kernels.sparse_smooth import SPLIT_COLUMNS, plot_split, split_row, two_sided
 
@@ -23,8 +31,10 @@ logger = logging.getLogger("analyze_kernels")
 def run_kernels(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Draw and tabulate the kernels of every Toeplitz layer."""
     model = load_backbone(arguments.model, arguments.trust_remote_code)
-    kernels = learned_kernels(model, trained_length(arguments, model))
-    rows = [describe(layer) for layer in kernels]
+    length = trained_length(arguments, model)
+    kernels = learned_kernels(model, length)
+    units = live_units(model, length)
+    rows = [describe(layer, units) for layer in kernels]
     columns = {
         "layer": "layer",
         "direction": "direction",
@@ -34,6 +44,8 @@ def run_kernels(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         "reach": "reach (tokens), median:.1f",
         "reach_longest": "reach, longest:.1f",
         "low_pass": "channels that pass low frequencies:.0%",
+        "live_units": "units of the network that depend on the lag",
+        "units": "of",
     }
     drawn = chosen(arguments, [layer.name for layer in kernels])
     plot_kernels(
@@ -45,12 +57,13 @@ def run_kernels(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def describe(layer: LearnedKernels) -> dict[str, Any]:
-    """Return figures of a layer's kernels, and the taps of two typical channels."""
+def describe(layer: LearnedKernels, units: Sequence[LiveUnits]) -> dict[str, Any]:
+    """Return figures of a layer's kernels, and the taps of two typical channels; `units` are of all layers."""
     frequencies, response = layer.response(256)
     low = response[:, frequencies < math.pi / 2].square().mean(dim=1)
     high = response[:, frequencies >= math.pi / 2].square().mean(dim=1)
     reach = layer.reach()
+    own = [counted for counted in units if counted.name.startswith(f"{layer.name}.")]
     return {
         "layer": layer.name,
         "direction": "causal" if layer.is_causal else "bidirectional",
@@ -60,6 +73,8 @@ def describe(layer: LearnedKernels) -> dict[str, Any]:
         "reach": reach.median().item(),
         "reach_longest": reach.max().item(),
         "low_pass": (low > high).float().mean().item(),
+        "live_units": sum(counted.live for counted in own) if own else None,
+        "units": sum(counted.total for counted in own) if own else None,
         "taps": {str(channel): layer.taps[channel].tolist() for channel in typical_channels(layer, 2)},
     }
 
