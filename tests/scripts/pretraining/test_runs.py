@@ -61,6 +61,26 @@ def test_the_rate_for_fine_tuning_is_named_where_weights_are_random(
     ]
 
 
+def test_networks_of_kernels_that_have_died_are_named(
+    pretrain: ModuleType, text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A dead layer of ReLUs stays dead; the model that lives is not warned of."""
+    begun = command(text, tmp_path / "run", "--max-steps", "1")
+    pretrain.main(begun)
+    assert "no longer depend on the lag" not in caplog.text
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "run")
+    encoder = model.model.layers[0].mixer.operator.kernel.encoder
+    with torch.no_grad():
+        encoder.layers[0].bias.fill_(-100.0)
+    model.save_pretrained(tmp_path / "run")
+    further = [*begun[len(TINY) :], "--model", str(tmp_path / "run"), "--output-dir", str(tmp_path / "further")]
+    pretrain.main([word for word in further if word not in ("--tokenizer", "byte")])
+    assert [line for line in caplog.messages if "no longer depend on the lag" in line] == [
+        "Networks of kernels no longer depend on the lag: model.layers.0.mixer.operator.kernel.encoder. These layers "
+        "mix by their decay alone. Train with rpe_activation=silu, or with a lower --kernel-learning-rate."
+    ]
+
+
 def test_a_run_that_diverges_stops_or_goes_back(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
     """A rate of 1e30: the good model of an earlier run stays, unless the rate comes down."""
     folder = tmp_path / "run"
