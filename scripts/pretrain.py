@@ -174,7 +174,8 @@ def train_and_save(arguments: Arguments, trainer: ResumableTrainer, checkpoint: 
         if curve:
             plot_loss(curve, folder / "loss.png")
         print(summary(results, folder))
-        if arguments.training.world_size == 1 and (dead := dead_encoders(trainer.model, DEAD_BEYOND)):
+        model: Any = trainer.model
+        if arguments.training.world_size == 1 and (dead := dead_encoders(model, DEAD_BEYOND)):
             logger.warning(
                 f"Networks of kernels no longer depend on the lag: {', '.join(dead)}. These layers mix by their decay "
                 "alone. Train with rpe_activation=silu, or with a lower --kernel-learning-rate."

@@ -47,14 +47,12 @@ def live_units(model: nn.Module, length: int) -> list[LiveUnits]:
     """
     if length < 2:
         raise ValueError(f"length is {length}; give at least 2, since a unit is compared between lags.")
-    encoders = {
-        encoder: name for name, encoder in model.named_modules() if isinstance(encoder, RelativePositionEncoder)
-    }
-    seen: dict[nn.Module, list[Tensor]] = {encoder: [] for encoder in encoders}
+    found = [(name, module) for name, module in model.named_modules() if isinstance(module, RelativePositionEncoder)]
+    read: list[list[Tensor]] = [[] for _ in found]
     hooks = [
         # The activations are what the last layer reads: (points, hidden_size).
-        encoder.out_proj.register_forward_pre_hook(lambda _, given, kept=kept: kept.append(given[0]))
-        for encoder, kept in seen.items()
+        _last_layer(encoder).register_forward_pre_hook(lambda _, given, kept=kept: kept.append(given[0]))
+        for (_, encoder), kept in zip(found, read, strict=True)
     ]
     try:
         learned_kernels(model, length)
@@ -62,12 +60,16 @@ def live_units(model: nn.Module, length: int) -> list[LiveUnits]:
         for hook in hooks:
             hook.remove()
     counted = []
-    for encoder, kept in seen.items():
+    for (name, _), kept in zip(found, read, strict=True):
         activations = torch.cat(kept).double() if kept else torch.empty(0)  # (points, hidden_size)
         if len(activations) > 1:  # an axis of one place has one lag
             moves = activations.std(dim=0) > _STILL * activations.abs().max()
-            counted.append(LiveUnits(encoders[encoder], int(moves.sum()), activations.shape[1]))
+            counted.append(LiveUnits(name, int(moves.sum()), activations.shape[1]))
     return counted
+
+
+def _last_layer(encoder: RelativePositionEncoder) -> nn.Module:
+    return encoder.get_submodule("out_proj")  # an adapter may stand for it
 
 
 def dead_encoders(model: nn.Module, length: int) -> list[str]:

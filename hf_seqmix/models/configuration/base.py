@@ -61,7 +61,8 @@ class SeqMixConfig(CodeReferences):
         embedding_scale: factor on the embedding; sqrt(hidden_size) by default for a causal model, else 1.
         linear_init: "uniform" (PyTorch's own, U(+-1/sqrt(fan_in)), as in the published causal model) or "normal"
             (N(0, initializer_range), biases 0, as in the published masked model); by default the one or the other as
-            `is_causal` says.
+            `is_causal` says. With "normal", networks of kernels see the sign of the lag alone at first, and masked
+            TNNs learn later.
         initializer_range: standard deviation of normal initialization. A scaled embedding is drawn with
             1 / embedding_scale instead, so that it has unit variance.
         zero_init_outputs: whether the layers that end the branches of a block begin as zeros, weights and biases. Each

@@ -7,7 +7,8 @@ import torch
 from torch.nn.functional import layer_norm, linear
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hf_seqmix import FDTNNMixer, RelativePositionEncoder, TNNMixer
+from hf_seqmix import FDTNNMixer, RelativePositionEncoder, TNNConfig, TNNMixer, TNNModel
+from hf_seqmix.analysis.kernels import learned_kernels
 from tests.modules.wrapped import Wrapped
 
 
@@ -164,3 +165,16 @@ def test_a_wrapper_may_stand_for_the_last_layer(mixer):
     encoder.out_proj = Wrapped(lambda z: layer(z))
     with pytest.raises(TypeError, match="Wrapped stands for a linear layer, but has neither a weight nor parameters"):
         mixer(x)
+
+
+def test_with_biases_of_zero_the_kernel_sees_the_sign_of_the_lag_alone():
+    """So a bidirectional model by the published initialization begins; drawn biases tell lags apart."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 5, "hidden_size": 8, "num_hidden_layers": 1, "is_causal": False, "decay": 1.0}
+    seen = {}
+    for linear_init in ("normal", "uniform"):
+        model = TNNModel(TNNConfig(**sizes, linear_init=linear_init))
+        taps = learned_kernels(model, 9)[0].taps  # (channels, 17), lags -8 to 8
+        ahead, behind = taps[:, :8].std(dim=1), taps[:, 9:].std(dim=1)
+        seen[linear_init] = (torch.stack([ahead, behind]) / taps.std(dim=1)).median()
+    assert seen["normal"] < 1e-2 and seen["uniform"] > 0.1
