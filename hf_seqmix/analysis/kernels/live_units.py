@@ -33,7 +33,9 @@ class LiveUnits:
 def live_units(model: nn.Module, length: int) -> list[LiveUnits]:
     """Count the units of each kernel network whose activation depends on the lag.
 
-    Where none does, the network puts out its bias: kernels are the decay alone, and no gradient brings the lag back.
+    live = |{u : std over t of a_u(t) > 1e-6 max |a|}|, with a_u(t) what the last layer reads of unit u at lag t (of
+    FD-TNN at frequency t). Where none is live, the network puts out its bias: kernels of TNN are the decay alone, and
+    of ReLUs no gradient brings the lag back. The count is our own; the papers have none.
 
     Args:
         model: any model or module with a `ToeplitzOperator` or `SKIOperator` in it.
