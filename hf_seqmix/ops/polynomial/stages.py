@@ -126,7 +126,15 @@ def outer_sum(k: Tensor, v: Tensor) -> Tensor:
 
     Returns:
         (batch, heads, width, values).
+
+    Raises:
+        ValueError: for keys and values of different positions or heads.
     """
+    if not torch.compiler.is_compiling() and (k.ndim != 4 or v.ndim != 4 or k.shape[:3] != v.shape[:3]):
+        raise ValueError(
+            f"k has shape {tuple(k.shape)} and v {tuple(v.shape)}; they must be (batch, length, heads, width) and "
+            "(batch, length, heads, values), alike but for the last."
+        )
     dtype = torch.promote_types(torch.promote_types(k.dtype, v.dtype), torch.float32)
     with without_autocast(k.device.type):
         return torch.einsum("bshc,bshd->bhcd", k.to(dtype), v.to(dtype))
@@ -143,7 +151,15 @@ def running_sum(x: Tensor, start: Tensor | None = None, *, causal: bool = True, 
 
     Returns:
         (batch, length, ...); (batch, 1, ...), the same for all positions, unless causal.
+
+    Raises:
+        ValueError: for a `start` of another shape than a position.
     """
+    if start is not None and not torch.compiler.is_compiling() and start.shape != x.shape[:1] + x.shape[2:]:
+        raise ValueError(
+            f"start has shape {tuple(start.shape)}; it must be {tuple(x.shape[:1] + x.shape[2:])}, as x of shape "
+            f"{tuple(x.shape)} without its positions."
+        )
     x = cast(x, compute_dtype(x.dtype))
     if not causal or length == 1:
         total = x.sum(dim=1, keepdim=True)

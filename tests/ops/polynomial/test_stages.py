@@ -317,3 +317,13 @@ def test_what_does_not_fit_is_refused():
         linear_attention(q, k[:, 1:], v)
     with pytest.raises(ValueError, match="there are 5 queries but 4 keys"):
         linear_attention(q, k[:, 1:], v[:, 1:])
+
+
+def test_sums_of_shapes_that_do_not_fit_are_refused():
+    x = torch.randn(2, 5, 3, 4)
+    with pytest.raises(ValueError, match=r"start has shape \(3, 4\); it must be \(2, 3, 4\)"):
+        running_sum(x, torch.zeros(3, 4))
+    with pytest.raises(ValueError, match="start has shape"):
+        running_sum(x, torch.zeros(1, 3, 4))
+    with pytest.raises(ValueError, match=r"k has shape \(2, 5, 3, 4\) and v \(2, 1, 3, 4\)"):
+        outer_sum(x, x[:, :1])

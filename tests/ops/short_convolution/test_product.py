@@ -178,3 +178,9 @@ def test_weights_keep_their_precision_in_half_precision():
     inside = slice(8, 32)  # where all taps meet the input
     exact = short_conv_dense(x.double(), weight.double())[..., inside]
     assert_close(short_conv(x, weight)[..., inside], exact, torch.bfloat16)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 3), (2, 4, 1), (4, 3)])
+def test_one_step_refuses_windows_that_do_not_fit(shape):
+    with pytest.raises(ValueError, match=r"window has shape .* and weight \(3, 4\)"):
+        short_conv_step(torch.randn(shape), torch.randn(3, 4))
