@@ -60,9 +60,8 @@ class SeqMixConfig(CodeReferences):
         position_embedding_type: "none", "sinusoidal", or "learned".
         embedding_scale: factor on the embedding; sqrt(hidden_size) by default for a causal model, else 1.
         linear_init: "uniform" (PyTorch's own, U(+-1/sqrt(fan_in)), as in the published causal model) or "normal"
-            (N(0, initializer_range), biases 0, as in the published masked model); by default the one or the other as
-            `is_causal` says. With "normal", networks of kernels see the sign of the lag alone at first, and masked
-            TNNs learn later.
+            (N(0, initializer_range), biases 0, as in the published masked model). With "normal", networks of kernels
+            see the sign of the lag alone at first, and masked TNNs learn later.
         initializer_range: standard deviation of normal initialization. A scaled embedding is drawn with
             1 / embedding_scale instead, so that it has unit variance.
         zero_init_outputs: whether the layers that end the branches of a block begin as zeros, weights and biases. Each
@@ -119,7 +118,7 @@ class SeqMixConfig(CodeReferences):
     copy_head_state: bool = False
     position_embedding_type: str = "none"
     embedding_scale: float | int | None = None
-    linear_init: str | None = None
+    linear_init: str = "uniform"
     initializer_range: float | int = 0.02
     zero_init_outputs: bool = False
     tie_word_embeddings: bool = True
@@ -169,8 +168,6 @@ class SeqMixConfig(CodeReferences):
             self.embedding_scale = math.sqrt(max(self.hidden_size, 0)) if of_words else 1.0
         if self.copy_head and self.copy_head_rank is None:
             self.copy_head_rank = min(64, self.hidden_size)
-        if self.linear_init is None:
-            self.linear_init = "uniform" if self.is_causal else "normal"
         if self.classifier_pooling is None:
             self.classifier_pooling = "last" if self.is_causal else "mean"
         if self.classifier_head is None:

@@ -120,7 +120,7 @@ def test_derived_defaults():
     causal, masked = TNNConfig(), TNNConfig(is_causal=False, norm_position="post")
     assert causal.intermediate_size == 512
     assert causal.embedding_scale == pytest.approx(math.sqrt(512)) and masked.embedding_scale == 1
-    assert (causal.linear_init, masked.linear_init) == ("uniform", "normal")
+    assert causal.linear_init == masked.linear_init == "uniform"
     assert (causal.classifier_pooling, masked.classifier_pooling) == ("last", "mean")
     assert (causal.classifier_head, masked.classifier_head) == ("linear", "mlp")
     assert causal.layer_types == ["seqmix_convolution"] * 7

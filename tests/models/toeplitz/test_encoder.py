@@ -168,12 +168,12 @@ def test_a_wrapper_may_stand_for_the_last_layer(mixer):
 
 
 def test_with_biases_of_zero_the_kernel_sees_the_sign_of_the_lag_alone():
-    """So a bidirectional model by the published initialization begins; drawn biases tell lags apart."""
+    """So a bidirectional model by the published initialization begins; drawn biases, the default, tell lags apart."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 5, "hidden_size": 8, "num_hidden_layers": 1, "is_causal": False, "decay": 1.0}
     seen = {}
-    for linear_init in ("normal", "uniform"):
-        model = TNNModel(TNNConfig(**sizes, linear_init=linear_init))
+    for linear_init, fields in {"normal": {"linear_init": "normal"}, "uniform": {}}.items():
+        model = TNNModel(TNNConfig(**sizes, **fields))
         taps = learned_kernels(model, 9)[0].taps  # (channels, 17), lags -8 to 8
         ahead, behind = taps[:, :8].std(dim=1), taps[:, 9:].std(dim=1)
         seen[linear_init] = (torch.stack([ahead, behind]) / taps.std(dim=1)).median()
