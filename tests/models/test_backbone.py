@@ -92,9 +92,11 @@ def test_scaled_embeddings_have_unit_variance_and_positions_do_not():
     ).embed_tokens.weight.std().item() == pytest.approx(0.02, rel=0.02)
 
 
-@pytest.mark.parametrize(("is_causal", "kind"), [(True, "uniform"), (False, "normal")])
-def test_linear_layers_are_drawn_as_published(is_causal, kind):
-    model = TNNModel(TNNConfig(vocab_size=9, hidden_size=256, num_hidden_layers=1, is_causal=is_causal))
+@pytest.mark.parametrize(("is_causal", "kind"), [(True, "uniform"), (False, "uniform"), (False, "normal")])
+def test_linear_layers_are_drawn_as_the_configuration_says(is_causal, kind):
+    fields = {} if kind == "uniform" else {"linear_init": kind}  # "uniform" is the default
+    sizes = {"vocab_size": 9, "hidden_size": 256, "num_hidden_layers": 1}
+    model = TNNModel(TNNConfig(**sizes, is_causal=is_causal, **fields))
     layer = model.layers[0].mixer.v_proj
     if kind == "uniform":
         assert layer.weight.abs().max().item() == pytest.approx(1 / 16, rel=1e-3)
