@@ -115,15 +115,19 @@ def loss_in_training_mode(run: Any) -> float:
 
 
 def test_evaluation_after_fast_updates_is_that_of_training(tmp_path: Path) -> None:
-    """With running averages the loss is half as large again or more; with averages made anew it is the same."""
+    """With running averages the loss is larger by a third or more; with averages made anew it is the same.
+
+    All rows are one batch: statistics of smaller ones, through the layers, are others than those of all rows.
+    """
     fields = {"hidden_dropout": 0.0}
+    steps = {"learning_rate": 0.3, "max_steps": 4, "per_device_train_batch_size": 16}
     gaps = {}
     for number in (0, 16):
-        run = trainer(tmp_path, fields=fields, batch_norm_batches=number, learning_rate=0.3, max_steps=4)
+        run = trainer(tmp_path, fields=fields, batch_norm_batches=number, **steps)
         run.train()
         gaps[number] = run.evaluate()["eval_loss"] / loss_in_training_mode(run) - 1
-    assert abs(gaps[16]) < 0.01
-    assert abs(gaps[0]) > 0.5
+    assert abs(gaps[16]) < 1e-3  # running variances are unbiased, those of a batch are not
+    assert gaps[0] > 1 / 3
 
 
 def test_training_is_the_same_with_and_without(tmp_path: Path) -> None:
