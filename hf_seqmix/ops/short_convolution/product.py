@@ -95,8 +95,8 @@ def short_conv_step(window: Tensor, weight: Tensor) -> Tensor:
     """
     if not torch.compiler.is_compiling() and (window.ndim != 3 or window.shape[1:] != weight.shape[::-1]):
         raise ValueError(
-            f"window has shape {tuple(window.shape)} and weight {tuple(weight.shape)}; they must be (batch, m, channels) "
-            "and (channels, m)."
+            f"window has shape {tuple(window.shape)} and weight {tuple(weight.shape)}; they must be "
+            "(batch, m, channels) and (channels, m)."
         )
     _, dtype = dispatch(window)
     return (window.to(dtype) * weight.to(dtype).t()).sum(dim=1, keepdim=True).to(window.dtype)

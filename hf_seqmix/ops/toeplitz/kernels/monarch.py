@@ -32,7 +32,7 @@ import torch
 import triton
 from torch import Tensor
 
-from .monarch_parts import gradients_kernel, product_kernel, spectrum_kernel, taps_kernel
+from .monarch_programs import gradients_kernel, product_kernel, spectrum_kernel, taps_kernel
 
 __all__ = ["monarch_gradients", "monarch_kernel_gradient", "monarch_product", "monarch_suits"]
 
