@@ -102,6 +102,14 @@ def test_problem_types(labels, fields, loss):
     torch.testing.assert_close(out.loss, loss(out.logits, labels))
 
 
+@pytest.mark.parametrize("problem", ["multi_label_classification", "regression"])
+def test_several_labels_have_the_same_loss_in_parts_of_a_batch(problem):
+    model = perturb(Classifier(config(num_labels=3, problem_type=problem))).double().eval()
+    ids, labels = torch.randint(VOCAB, (5, 6)), torch.rand(5, 3, dtype=torch.float64)
+    parts = [model(ids[s], labels=labels[s], num_items_in_batch=labels.numel()).loss for s in (slice(2), slice(2, 5))]
+    assert_close(sum(parts), model(ids, labels=labels).loss)
+
+
 @pytest.mark.parametrize(
     ("num_labels", "problem", "shape"),
     [

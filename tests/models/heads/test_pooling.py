@@ -22,6 +22,13 @@ def test_pooling_sees_real_tokens_only(pooling):
     torch.testing.assert_close(pool(hidden, torch.zeros(3, 5), pooling), nothing.to(hidden.dtype))
 
 
+@pytest.mark.parametrize("pooling", ["mean", "last", "first"])
+def test_a_mask_that_begins_with_what_a_cache_holds(pooling):
+    hidden = torch.randn(2, 4, 3)
+    mask = torch.tensor([[1, 1, 0, 1, 1, 0], [0, 0, 1, 1, 0, 1]])
+    assert torch.equal(pool(hidden, mask, pooling), pool(hidden, mask[:, 2:], pooling))
+
+
 def test_the_mean_is_the_same_number_with_pads() -> None:
     hidden = torch.randn(2, 37, 16)
     mask = F.pad(torch.ones(2, 37), (4, 3))
