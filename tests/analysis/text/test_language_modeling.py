@@ -3,6 +3,7 @@ import dataclasses
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -16,9 +17,11 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
+from transformers.modeling_outputs import CausalLMOutput
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.analysis import LanguageModelScore, evaluate_language_model
+from hf_seqmix.analysis.text.language_modeling import refuse_future
 from hf_seqmix.analysis.text.scores import position_edges
 from hf_seqmix.metrics import load_metric
 
@@ -201,6 +204,28 @@ def test_model_that_sees_later_tokens_is_refused(byte_tokenizer):
         evaluate_language_model(bidirectional, byte_tokenizer, TEXTS, progress=False)
     evaluate_language_model(bidirectional, byte_tokenizer, TEXTS, check_causality=False, progress=False)
     evaluate_language_model(causal, byte_tokenizer, TEXTS, progress=False)
+
+
+class Leaky(torch.nn.Module):
+    """Adds to the logits of each token a share of those of the token as far from the end."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, dtype, share):
+        super().__init__()
+        self.table, self.share = torch.nn.Parameter(torch.randn(16, 32, dtype=dtype)), share
+
+    def forward(self, input_ids):
+        logits = self.table[input_ids]
+        return CausalLMOutput(logits=logits + self.share * logits.flip(1))
+
+
+def test_half_precision_is_allowed_to_round_and_not_to_see_the_future():
+    tokens = np.arange(16)
+    refuse_future(Leaky(torch.bfloat16, 0.01), tokens)
+    for dtype, share in ((torch.float32, 0.01), (torch.bfloat16, 0.1)):
+        with pytest.raises(ValueError, match="not a causal language model"):
+            refuse_future(Leaky(dtype, share), tokens)
 
 
 def test_bad_input(model, bpe, byte_tokenizer):

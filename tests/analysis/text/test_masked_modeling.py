@@ -112,6 +112,7 @@ def test_baselines_answer_the_same_questions(tokenizer):
     answers = np.concatenate([block.input_ids[block.positions] for block in blocks])
     [expected] = tokenizer(token, add_special_tokens=False).input_ids
     assert accuracy == (answers == expected).mean() > 0
+    assert majority_accuracy(ByT5Tokenizer(), ["a", "b", "a"], blocks)[0] == "a"  # ends of texts are no text
 
 
 def test_wrong_input_is_refused(tokenizer):

@@ -136,6 +136,8 @@ def test_the_gap_is_that_of_repeated_pairs_and_of_the_rest() -> None:
     assert {COMMON, FREQUENT} < {*COUNT_EDGES}  # no class may lie on both sides
     assert recall_gap(scores(10.0, 6.0, 3.0)[:2], scores(9.0, 2.0, 4.0)[:2]).common is None
     assert [score.is_recall for score in scores(1, 1, 1)] == [False, True, False]
+    classes = ((10, FREQUENT), (FREQUENT, 1000), (1000, None))
+    assert [PairScore(counts, (1, 16), 1.0, 1).is_recall for counts in classes] == [True, False, False]
     with pytest.raises(ValueError, match="of different tokens"):
         recall_gap(scores(1.0, 1.0, 1.0), scores(1.0, 1.0, 1.0)[:2])
     with pytest.raises(ValueError, match="no token is a repeated pair"):
