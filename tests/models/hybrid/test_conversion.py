@@ -96,6 +96,8 @@ def test_labels_ties_and_generation_carry_over():
     prompt = torch.tensor([[5, 6, 5]])
     assert torch.equal(found.generate(prompt), model.generate(prompt))
     assert found.generation_config.max_new_tokens == 4
+    found.generation_config.max_new_tokens = 9
+    assert model.generation_config.max_new_tokens == 4
     classifier = make(
         "tnn", "ForSequenceClassification", id2label={0: "bad", 1: "good", 2: "fair"}, problem_type="regression"
     )
