@@ -99,6 +99,20 @@ def test_requests_join_and_leave_mid_flight(model):
     assert not manager.is_running()
 
 
+@pytest.mark.parametrize(
+    ("limits", "expected"), [({"max_requests_per_batch": 3}, [3, 3]), ({"max_batch_tokens": 7}, [2, 4])]
+)
+def test_as_many_requests_join_as_the_limits_allow(small, monkeypatch, limits, expected):
+    sizes, step = [], manager_module.RequestBatch.step
+    monkeypatch.setattr(manager_module.RequestBatch, "step", lambda batch: sizes.append(len(batch)) or step(batch))
+    manager = small.init_continuous_batching(GREEDY, ContinuousBatchingConfig(**limits))
+    names = [manager.add_request([token, 1, 2]) for token in range(5)]
+    manager.start()
+    collect(manager, names)
+    manager.stop()
+    assert sizes[:2] == expected
+
+
 def test_a_batch_by_the_librarys_own_method(small):
     outputs = small.generate_batch(PROMPTS[::2], generation_config=GREEDY)
     assert [o.generated_tokens for o in outputs.values()] == [alone(small, p, 5) for p in PROMPTS[::2]]
