@@ -52,7 +52,7 @@ def test_a_kept_cache_is_not_read_again(helper: str, padded: bool) -> None:
     assert cache.get_seq_length() <= expected.shape[1]
 
 
-@pytest.mark.parametrize("max_length", [11, 13, 16])
+@pytest.mark.parametrize("max_length", [11, 13, 16, 17])
 def test_prompt_lookup_ends_with_the_positions(max_length: int) -> None:
     torch.manual_seed(0)
     sizes = {"vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 1, "max_position_embeddings": 16}
