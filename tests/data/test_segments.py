@@ -32,6 +32,7 @@ def test_each_pass_has_its_own_streams_and_the_seed_decides():
         sampler.set_epoch(epoch)
         passes.append(updates(sampler))
     assert {min(rows[0] for rows in read) % 4 for read in passes} > {0}  # borders of streams move
+    assert {*range(50)} == {block for read in passes for rows in read for block in rows}
     assert len({str(read) for read in passes}) == 6
     sampler.set_epoch(0)
     assert updates(sampler) == passes[0] == updates(SegmentSampler(50, 4, 3, seed=5))

@@ -62,3 +62,9 @@ def test_summary_is_over_seeds():
     assert accuracy.seeds == (0, 1)
     assert (loss.mean, loss.spread, loss.seeds) == (3.0, None, (0,))
     assert summarize([result(None)])[0].mean is None
+
+
+def test_figures_of_two_papers_stay_two():
+    papers = {"Tay et al. 2021": 0.5, "Qin et al. 2023": 0.6}
+    published = [result(value, kind="published", source=source) for source, value in papers.items()]
+    assert [summary.mean for summary in summarize(published)] == [0.5, 0.6]
