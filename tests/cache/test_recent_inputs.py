@@ -120,6 +120,16 @@ def test_a_long_first_call_is_let_go():
     assert torch.equal(recent.push(x[:, :1], None, 3), x[:, 433:436])
 
 
+def test_forgotten_positions_leave_the_last_ones_to_be_cropped():
+    x = torch.randn(1, 500, 4)
+    recent = RecentInputs()
+    recent.push(x, None, 3, keep_first=False)
+    recent.forget_first(400)
+    recent.check_crop(-64)
+    recent.crop(-64)
+    assert recent.seen == 36 and torch.equal(recent.push(x[:, :1], None, 3), x[:, 433:436])
+
+
 @pytest.mark.parametrize("kind", LAYERS)
 def test_inputs_before_each_call(kind):
     """(batch, count, channels): the last real ones, zeros first where there were fewer."""
