@@ -110,7 +110,7 @@ def test_pairs_of_sentences_share_what_the_score_says() -> None:
     }
     sentences |= {"Alpha beta gamma delta epsilon zeta eta theta!"}
     words = {word.lower() for sentence in sentences for word in sentence.split()}
-    originals_first = omitted = in_order = 0
+    originals_first = omitted = in_order = foreign = 0
     for row in pairs:
         texts = row["sentence1"], row["sentence2"]
         assert sentences & set(texts)
@@ -118,9 +118,13 @@ def test_pairs_of_sentences_share_what_the_score_says() -> None:
         one, two = ({word.lower() for word in text.split()} for text in texts)
         assert one | two <= words and min(len(text.split()) for text in texts) >= 1
         omitted += len(texts[0].split()) != len(texts[1].split())
+        if not (one <= two or two <= one):  # words of another sentence take the place of as many
+            foreign += 1
+            assert len(texts[0].split()) == len(texts[1].split())
         in_order += is_in_order(*sorted((text.split() for text in texts), key=len))
         assert row["score"] == pytest.approx(5 * 2 * len(one & two) / (len(one) + len(two)))
     assert 0.4 < originals_first / len(pairs) < 0.8
+    assert 0.3 < foreign / len(pairs) < 0.5
     assert 0.25 < omitted / len(pairs) < 0.55 and 0.2 < in_order / len(pairs) < 0.6
     scores = torch.tensor(pairs["score"])
     assert 1 < scores.mean() < 4 and scores.min() < 0.5 and scores.max() == 5
