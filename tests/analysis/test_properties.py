@@ -8,6 +8,7 @@ from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
 
 from hf_seqmix import PolynomialMixer, SeqMixHybridConfig, SeqMixHybridModel
 from hf_seqmix.analysis import check_causal, check_equivariance, polynomial_degree
+from hf_seqmix.analysis.properties import Degree
 from tests.models.suite import perturb
 
 
@@ -93,6 +94,7 @@ def test_what_is_no_polynomial_has_no_degree():
     assert polynomial_degree(torch.tanh, x).degree == 0
     assert polynomial_degree(lambda x: x**3 + 1e3 * x, x).degree == 3
     assert polynomial_degree(lambda x: x**200, x).degree == 200  # overflows on the way
+    assert [Degree(2.0, slopes).degree for slopes in ([1.0, 2.0, 2.0], [2.0, 1.9, 2.0])] == [2, None]
     with pytest.raises(ValueError, match="f is zero or not finite along this ray"):
         polynomial_degree(torch.zeros_like, x)
 

@@ -6,7 +6,9 @@ from transformers import LlamaConfig, LlamaModel
 
 from hf_seqmix.analysis import coupling
 from hf_seqmix.analysis.inside import look_inside
+from hf_seqmix.analysis.inside.memory import memory_of
 from hf_seqmix.analysis.inside.plots import plot_maps, plot_memory, plot_spectra
+from hf_seqmix.analysis.spectra import spectrum
 from tests.analysis.couplings.test_coupling import LENGTH, ids, make
 from tests.tolerances import assert_close
 
@@ -22,6 +24,9 @@ def test_every_mixer_has_a_view(tmp_path):
         assert view.jacobian is not None
         assert_close(view.jacobian, coupling(model, batch, layer, source="jacobian"))
         assert (view.logits is None) == (layer > 0)
+        values = spectrum(view.weights, normalize="fro").singular_values
+        assert view.spectrum is not None and torch.equal(view.spectrum.singular_values, values)
+        assert view.memory is not None and view.memory.mean == memory_of(view.jacobian).mean
         row = view.figures()
         assert 1 <= row["stable_rank"] <= row["entropy_rank"] <= LENGTH
         assert 0 <= row["memory"] < LENGTH

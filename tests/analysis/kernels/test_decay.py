@@ -34,6 +34,14 @@ def test_cosine_of_a_smooth_activation_decays_exponentially(activation):
     assert "tail_ratio" not in row
 
 
+def test_the_reach_is_the_first_lag_from_which_a_kernel_stays_small():
+    encoders = random_encoders("silu", [0], channels=1)
+    taps = kernel_taps(encoders[0], "cosine", F)[0].abs()
+    reach = int(decay_row(encoders, "cosine", fft_length=F)["reach"])
+    least = 1e-6 * taps.max()
+    assert taps[reach - 1] >= least > taps[reach:].max()
+
+
 @pytest.mark.parametrize("activation", ["relu", "silu", "gelu"])
 @pytest.mark.one_in(2)
 def test_omega_has_the_predicted_quadratic_tail(activation):

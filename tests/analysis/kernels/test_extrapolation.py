@@ -5,9 +5,11 @@ import torch
 
 from hf_seqmix import FDTNNConfig, FDTNNModel
 from hf_seqmix.analysis.kernels.extrapolation import extrapolate, extrapolate_model, plot_extrapolation
+from hf_seqmix.analysis.kernels.learned import ski_taps
 from hf_seqmix.models.fd_tnn.mixer import FDTNNMixer
 from hf_seqmix.models.ski_tnn.mixer import SKITNNMixer
 from hf_seqmix.models.tnn.mixer import TNNMixer
+from hf_seqmix.ops.ski.interpolation import InducingGrid
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
@@ -46,6 +48,9 @@ def test_ski_maps_new_lags_into_the_trained_interval():
     sizes = more.after.abs()
     assert sizes[:, -1].max() < sizes[:, 70 - 1 + 30].max()
     assert spread.after.shape == more.after.shape == (12, 139)
+    # Of half the trained length, too, the spacing grows as the length does.
+    spread = extrapolate(operator, 12, 36)[1]
+    torch.testing.assert_close(spread.after, ski_taps(operator, 36, InducingGrid(70, 8, operator.grid.degree)))
 
 
 def test_every_layer_and_axis():
