@@ -67,9 +67,10 @@ def test_names_that_the_hub_does_not_take_are_refused(benchmark, message):
 
 
 def test_the_index_of_a_card_names_the_dataset():
-    values = {**VALUES, "results": [LOCAL, HUB]}
+    values = {**VALUES, "results": [LOCAL, HUB, {**HUB, "dataset_type": "gsm8k"}]}
     card = build_card(tiny_model("tnn"), tiny_tokenizer(), "someone/x", values)
-    assert [result.dataset_type for result in card.data.eval_results] == ["held_out_files", "openai/gsm8k"]
+    named = [result.dataset_type for result in card.data.eval_results]
+    assert named == ["held_out_files", "openai/gsm8k", "gsm8k"]
 
 
 @pytest.mark.parametrize("text", ["- dataset: {id: a/b}\n  value: 1\n", "a: 1\n", "7\n", "[", "- value: 1\n"])

@@ -151,6 +151,15 @@ def test_inputs_are_those_of_the_task(models, task, family, more, length, shape)
     assert model(**batch).logits.shape == (3, models.NUM_LABELS[task])
 
 
+def test_a_pretrained_model_is_laid_out_for_the_inputs_of_its_task(models):
+    run = make_run("tnn", max_length=24)
+    before = {"objective": "masked", "config_overrides": {"max_position_embeddings": 96, "hidden_size": 32}}
+    pretrained = replace(run, training={**run.training, "pretraining": {"model": before}})
+    config, alone = (models.build_model(each).config for each in (pretrained, run))
+    assert (config.max_position_embeddings, config.hidden_size) == (24, 32)
+    assert config.vocab_size == alone.vocab_size + 1  # the mask
+
+
 def test_an_update_is_a_whole_one_and_changes_no_weight(models):
     run = make_run("tnn", max_length=24)
     model = models.build_model(run)
