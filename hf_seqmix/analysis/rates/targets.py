@@ -140,7 +140,7 @@ class CouplingTarget(Target):
         Raises:
             ValueError: `rank` is below 0, `rows` or `power` below 1.
         """
-        require_at_least(rank=(rank, 0), power=(power, 1))
+        require_at_least(rank=(rank, 0), rows=(rows, 1), power=(power, 1))
         order = sorted(range(len(self.singular_values)), key=lambda i: -self.singular_values[i])
         kept = set(order[:rank])
         values = tuple(value if i in kept else 0.0 for i, value in enumerate(self.singular_values))

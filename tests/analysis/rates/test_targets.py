@@ -49,6 +49,8 @@ def test_error_of_a_truncated_coupling():
         target.truncation_error(-1)
     with pytest.raises(ValueError, match="power is 0"):
         target.truncation_error(1, power=0)
+    with pytest.raises(ValueError, match="rows is 0"):
+        target.truncation_error(1, rows=0)
 
 
 def test_singular_values_of_the_coupling():
