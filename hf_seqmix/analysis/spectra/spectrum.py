@@ -219,8 +219,8 @@ def cross_spectrum(queries: Tensor, keys: Tensor, center: str = "none") -> Spect
         parts.append(torch.linalg.qr(part, mode="r").R)  # (..., min(tokens, r), r)
     count, other, width = queries.shape[-2], keys.shape[-2], keys.shape[-1]
     values = torch.linalg.svdvals(parts[0] @ parts[1].mT) / math.sqrt(count * other)
-    dtype = torch.promote_types(queries.dtype, keys.dtype)
-    return SpectrumReport(values, count, other, center, "tau", "full", _resolution(dtype, width))
+    resolution = max(_resolution(part.dtype, width) for part in (queries, keys))
+    return SpectrumReport(values, count, other, center, "tau", "full", resolution)
 
 
 def _additive_fit(x: Tensor, seen: Tensor) -> Tensor:

@@ -158,6 +158,12 @@ def test_rounding_errors_lie_below_the_resolution(dtype: torch.dtype) -> None:
     assert (report.mean[2:] < report.resolution * report.mean[0]).all()
     pooled = cross_spectrum(*(part.to(dtype) for part in planted_features(tokens, tokens, [1.0, 0.0])))
     assert pooled.mean[1] <= pooled.resolution * pooled.mean[0]
+    eps = torch.finfo(dtype).eps
+    for sizes in ((3, 40), (40, 3)):
+        assert spectrum(torch.ones(sizes, dtype=dtype)).resolution == 40 * eps
+    # Of two dtypes the coarser one rounds.
+    mixed = torch.ones(9, 5, dtype=dtype), torch.ones(9, 5, dtype=torch.float64)
+    assert cross_spectrum(*mixed).resolution == cross_spectrum(*mixed[::-1]).resolution == 5 * eps
 
 
 @pytest.mark.parametrize(
