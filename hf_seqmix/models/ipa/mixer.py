@@ -120,7 +120,7 @@ class IPAMixer(WeighingMixer, IPAColumn):
         fresh = (key, value)
         if past_key_values is not None:
             key, value = append_keys(past_key_values, layer_idx, key.contiguous(), value.contiguous())
-        self._check_distance(past, length)
+        self._check_distance(past, layout.longest(length))
 
         # A graph takes the boundaries of sequences as a mask.
         traced = layout.scatter is None or torch.compiler.is_compiling()

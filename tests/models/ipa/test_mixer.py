@@ -203,6 +203,14 @@ def test_offsets_beyond_the_bias_share_the_last_entry():
     assert_close(mixer(x), longer(x))
 
 
+def test_a_packed_row_is_no_longer_than_its_longest_sequence(caplog):
+    mixer, x = make(max_relative_distance=23), x_like(1, 40)  # said once in a session, by this number
+    mixer(x, position_ids=torch.arange(20).repeat(2)[None])
+    assert not caplog.records
+    mixer(x)
+    assert "A sequence is longer than max_relative_distance = 23 tokens" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
