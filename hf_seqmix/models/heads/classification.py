@@ -100,10 +100,10 @@ class SeqMixForSequenceClassification(SeqMixClassifier):
         """
         segments = self.config.num_segments
         if segments > 1:
-            input_ids, attention_mask, inputs_embeds, position_ids = (
-                None if x is None else self._flatten_segments(x)
-                for x in (input_ids, attention_mask, inputs_embeds, position_ids)
-            )
+            input_ids = self._flatten_segments("input_ids", input_ids)
+            attention_mask = self._flatten_segments("attention_mask", attention_mask)
+            position_ids = self._flatten_segments("position_ids", position_ids)
+            inputs_embeds = self._flatten_segments("inputs_embeds", inputs_embeds)
         outputs = self.model(
             input_ids,
             attention_mask,
@@ -128,11 +128,15 @@ class SeqMixForSequenceClassification(SeqMixClassifier):
             attentions=outputs.attentions,
         )
 
-    def _flatten_segments(self, x: Tensor) -> Tensor:
-        if x.ndim < 3 or x.shape[1] != self.config.num_segments:
+    def _flatten_segments(self, name: str, x: Tensor | None) -> Tensor | None:
+        """Map (batch, num_segments, length, ...) to (batch x num_segments, length, ...); None stays None."""
+        check_tensors(**{name: x})
+        if x is None:
+            return None
+        segments = self.config.num_segments
+        if x.ndim < 3 or x.shape[1] != segments:
             raise ValueError(
-                f"num_segments is {self.config.num_segments}, so inputs must be (batch, {self.config.num_segments}, "
-                f"length), got {tuple(x.shape)}."
+                f"num_segments is {segments}, so {name} must be (batch, {segments}, length), got {tuple(x.shape)}."
             )
         return x.flatten(0, 1)
 

@@ -155,8 +155,12 @@ def test_pairs_of_documents():
         features = torch.cat([a, b, a - b, a * b], dim=-1)
         expected = head.out_proj(torch.nn.functional.gelu(head.dense(features)))
         assert_close(logits[row], expected[0])
-    with pytest.raises(ValueError, match=r"num_segments is 2, so inputs must be \(batch, 2, length\), got \(3, 7\)"):
-        model(ids[:, 0])
+    wanted = r"num_segments is 2, so {} must be \(batch, 2, length\), got \({}, 7\)"
+    for name, wrong in (("input_ids", ids[:, 0]), ("attention_mask", mask[:, 0]), ("position_ids", ids[:1, 0])):
+        with pytest.raises(ValueError, match=wanted.format(name, len(wrong))):
+            model(**{"input_ids": ids, name: wrong})
+    with pytest.raises(TypeError, match="attention_mask is a list; it must be a tensor"):
+        model(ids, attention_mask=mask.tolist())
 
 
 def test_labels_that_are_ignored():
