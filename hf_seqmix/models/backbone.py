@@ -42,6 +42,12 @@ class SeqMixModel(SeqMixPreTrainedModel):
 
     def __init__(self, config: SeqMixConfig) -> None:
         super().__init__(config)
+        if not config.sees_order:
+            logger.warning_once(
+                f"position_embedding_type is 'none', and no mixer of this bidirectional model ({_names(config)}) sees "
+                "where tokens stand: in any order they get the same outputs. Set position_embedding_type='sinusoidal' "
+                "or 'learned', or short_conv_taps, or take a mixer that sees places."
+            )
         pre_norm = config.norm_position == "pre"
         # The outer norms have parameters also where those of the blocks have none.
         outer_norm = "layer" if config.norm_type == "simple_rms" else config.norm_type
@@ -233,11 +239,10 @@ class SeqMixModel(SeqMixPreTrainedModel):
         if not (getattr(self.config, "output_attentions", False) if output_attentions is None else output_attentions):
             return {}
         if not any(isinstance(block.mixer, WeighingMixer) for block in self.layers):
-            mixers = ", ".join(sorted(set(self.config.layer_mixers)))
             raise ValueError(
-                f"output_attentions is True, but the mixers of this model ({mixers}) do not weigh tokens by their "
-                "content, as attention and IPA do: leave it out. `hf_seqmix.analysis.coupling` shows how much each "
-                "token counts for each other one in any model."
+                f"output_attentions is True, but the mixers of this model ({_names(self.config)}) do not weigh tokens "
+                "by their content, as attention and IPA do: leave it out. `hf_seqmix.analysis.coupling` shows how "
+                "much each token counts for each other one in any model."
             )
         return {"output_attentions": True}
 
@@ -271,3 +276,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
         if self.config.position_embedding_type == "sinusoidal":
             return hidden_states + sinusoids(position_ids, hidden_states.shape[-1]).to(hidden_states.dtype)
         return hidden_states
+
+
+def _names(config: SeqMixConfig) -> str:
+    """Return the names of a model's mixers, each once."""
+    return ", ".join(sorted(set(config.layer_mixers)))

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
+from transformers import AutoModel, AutoModelForCausalLM, DynamicCache, StaticCache
+from transformers.utils import logging
 
 from hf_seqmix import (
     FDTNNConfig,
@@ -275,3 +276,34 @@ def test_a_preallocated_cache_that_is_full_is_refused(config, keeps):
     model.generate(
         ids, past_key_values=StaticCache(config=config, max_cache_len=15), max_new_tokens=9, do_sample=False
     )
+
+
+POLYNOMIALS: dict[str, Any] = {"degree": 2, "num_attention_heads": 2, "use_cache": False}
+ROTATED = {"attention": {"num_heads": 2}}
+NOT_ROTATED = {"attention": {"num_heads": 2, "rope_theta": None}}
+
+
+@pytest.mark.parametrize(
+    ("config_class", "fields", "sees"),
+    [
+        *((PolyTransformerConfig, {**POLYNOMIALS, "degree": degree}, False) for degree in (2, 3, 4, 2.5)),
+        (PolyTransformerConfig, {**POLYNOMIALS, "degree": 4, "degree_form": "soft"}, False),
+        (PolyTransformerConfig, {**POLYNOMIALS, "mixing": "toeplitz"}, True),
+        (PolyTransformerConfig, {**POLYNOMIALS, "is_causal": True}, True),
+        (PolyTransformerConfig, {**POLYNOMIALS, "short_conv_taps": 3, "short_conv_init": "uniform"}, True),
+        (PolyTransformerConfig, {**POLYNOMIALS, "position_embedding_type": "learned"}, True),
+        (SeqMixHybridConfig, {"mixer_types": ["attention"], "mixer_configs": NOT_ROTATED}, False),
+        (SeqMixHybridConfig, {"mixer_types": ["attention"], "mixer_configs": ROTATED}, True),
+        (SeqMixHybridConfig, {"mixer_types": ["tnn", "attention"], "mixer_configs": NOT_ROTATED}, True),
+    ],
+)
+def test_a_model_that_sees_no_order_says_so(config_class, fields, sees, caplog):
+    logging.warning_once.cache_clear()
+    config = config_class(**{"vocab_size": 9, "hidden_size": 8, "is_causal": False, "num_hidden_layers": 2, **fields})
+    model = AutoModel.from_config(config).double().eval()
+    assert config.sees_order == sees == ("in any order they get the same outputs" not in caplog.text)
+    for parameter in model.parameters():
+        parameter.data.add_(0.3 * torch.randn_like(parameter))
+    ids, order = torch.tensor([[1, 2, 3, 4, 5]]), [3, 0, 4, 1, 2]
+    moved = (model(ids)[0][:, order] - model(ids[:, order])[0]).abs().max().item()
+    assert (moved > 1e-6) == sees

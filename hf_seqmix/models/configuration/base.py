@@ -238,6 +238,17 @@ class SeqMixConfig(CodeReferences):
         """Name of the mixer of each layer."""
         return [self.family_type] * self.num_hidden_layers
 
+    @property
+    def mixes_by_place(self) -> bool:
+        """Whether what the mixer gives a token depends on where the other tokens stand."""
+        return True
+
+    @property
+    def sees_order(self) -> bool:
+        """Whether outputs depend on the order of the tokens: by a mixer, positions, convolutions or n-grams."""
+        beside = self.position_embedding_type != "none" or self.short_conv_taps > 0 or bool(self.ngram_sizes)
+        return beside or any(self.mixer_config(name).mixes_by_place for name in set(self.layer_mixers))
+
     def mixer_config(self, mixer_type: str) -> "SeqMixConfig":
         """Return the configuration that a mixer of this model is built from."""
         return self

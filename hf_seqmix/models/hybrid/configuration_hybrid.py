@@ -79,6 +79,11 @@ class AttentionConfig(SeqMixConfig):
         super().derive_fields()
 
     @property
+    def mixes_by_place(self) -> bool:
+        """Whether there is a mask of what comes later, or queries and keys are rotated."""
+        return self.is_causal or self.rope_theta is not None
+
+    @property
     def num_attention_heads(self) -> int:
         """Heads of keys and values that a preallocated cache keeps."""
         return self.num_heads

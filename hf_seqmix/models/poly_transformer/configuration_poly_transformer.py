@@ -31,6 +31,8 @@ class PolyTransformerConfig(SeqMixConfig):
         num_attention_heads: heads of a mixer; they must divide `hidden_size`.
         use_bias: whether the projections of the mixers are affine.
         mixing: "content"; or "toeplitz" or "triangular", learned matrices over positions instead, of the same degree.
+            A bidirectional model by "content" sees no order unless `position_embedding_type`, `short_conv_taps` or
+            `ngram_sizes` tell it, and is warned of.
         feed_forward: "glu", or "none" for blocks without one.
         normalization: of the blocks and of the mixers' outputs: "rms" (in mixers for each head, with `norm_eps`
             squared, since outputs may be small), "static" (a learned scale for each channel, exactly polynomial and
@@ -89,6 +91,11 @@ class PolyTransformerConfig(SeqMixConfig):
     def cache_layer_type_of(cls, fields: dict[str, Any]) -> str:
         """Name what the cache keeps of a layer with these fields."""
         return "seqmix_sums" if fields.get("mixing", cls.mixing) == "content" else "seqmix_history"
+
+    @property
+    def mixes_by_place(self) -> bool:
+        """Whether the sums over tokens have an end, the present token, or weights by position."""
+        return self.is_causal or self.mixing != "content"
 
     @property
     def head_dim(self) -> int:
