@@ -40,6 +40,7 @@ def test_every_recipe_is_read_and_its_model_built(pretrain: ModuleType, recipe: 
     if recipe.stem in published:
         assert sum(parameter.numel() for parameter in model.parameters()) == published[recipe.stem]
         assert pretrain.tokens_per_update(arguments) in (128 * 512, 512 * 512)
+        assert config.linear_init == ("normal" if "masked" in recipe.stem else "uniform")
 
 
 def test_the_published_optimizer(pretrain: ModuleType, tmp_path: Path) -> None:
