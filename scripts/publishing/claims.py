@@ -53,6 +53,11 @@ class Results:
             raise ValueError(f"several results of seed {twice[0]}: {words}; settings differ: {settings}.")
         return found
 
+    def page(self, figure: Figure) -> str | None:
+        """Return the folder whose README.md says how a figure was measured: the nearest one above its file."""
+        folders = [folder.as_posix() for folder in Path(figure.file).parents][:-1]
+        return next((folder for folder in folders if (self.folder / folder / "README.md").is_file()), None)
+
     def values(self, figure: Figure) -> dict[int | None, float]:
         """Return seed -> value of a figure; of a comparison, for the seeds that both sides have."""
         results = self.of(figure)
@@ -151,8 +156,7 @@ def _row(claim: Claim, results: Results, commands: list[str]) -> dict[str, Any]:
     if not numbers and claim.verdict != "undecided":
         raise ValueError(f"'{claim.claim}' is {claim.verdict}, and neither it nor its results name a command.")
     measured += f" [{', '.join(map(str, numbers))}]" if numbers else ""
-    places = [Path(figure.file).parts for figure in claim.figures.values()]
-    pages = dict.fromkeys(parts[0] for parts in places if len(parts) > 1)
+    pages = dict.fromkeys(page for figure in claim.figures.values() if (page := results.page(figure)))
     measured += "".join(f" [{page}]({page}/README.md)" for page in pages)
     verdict = f"**{claim.verdict}**" + (f": {claim.why}" if claim.why else "")
     shown_seeds = str(fewest) if claim.trained and seeds else "-"

@@ -165,15 +165,19 @@ def test_commands_that_differ_in_their_output_folder_are_one(script: ModuleType,
     lengths = ["python train.py --length 8 --output-dir scripts/measured/quality", "python train.py --length 16"]
     commands = [lengths[0], lengths[0].replace("scripts/measured", "runs"), *lengths]
     results = [Result("lm", f"model{place}", "loss", 1.0, 0, command=each) for place, each in enumerate(commands)]
-    (tmp_path / "quality").mkdir()
-    write_results(tmp_path / "quality" / "results.jsonl", results)
+    (tmp_path / "quality" / "text" / "causal").mkdir(parents=True)
+    (tmp_path / "quality" / "README.md").touch()
+    (tmp_path / "quality" / "text" / "README.md").touch()
+    for folder in ("quality", "quality/text/causal"):
+        write_results(tmp_path / folder / "results.jsonl", results)
     figures = {
         name: {"file": "quality/results.jsonl", "metric": "loss", "model": f"model{place}", "format": ".0f"}
         for place, name in enumerate("abcd")
     }
+    figures["b"]["file"] = "quality/text/causal/results.jsonl"
     path = write(tmp_path, measured="{a}{b}{c}{d}", figures=figures, verdict="undecided", why="so")
     text = page(script, path)
-    assert "| 1111 [1, 2] [quality](quality/README.md) |" in text
+    assert "| 1111 [1, 2] [quality](quality/README.md) [quality/text](quality/text/README.md) |" in text
     assert text.endswith(
         "\n1. `python train.py --length 8 --output-dir runs/quality`\n2. `python train.py --length 16`\n"
     )
