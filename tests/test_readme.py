@@ -64,6 +64,22 @@ def test_files_that_are_named_exist(page):
     assert not missing, f"{page.relative_to(ROOT)} names {', '.join(missing)}"
 
 
+def anchors(page):
+    """Return the anchors of a page's headings, as GitHub names them."""
+    headings = re.findall(r"^#+ +(.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    texts = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in texts}
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_sections_that_are_linked_exist(page):
+    links = re.findall(r"\]\(([\w./-]*)#([\w-]+)\)", page.read_text(encoding="utf-8"))
+    missing = [
+        f"{path}#{anchor}" for path, anchor in links if anchor not in anchors(page.parent / path if path else page)
+    ]
+    assert not missing, f"{page.relative_to(ROOT)} links {', '.join(missing)}"
+
+
 @pytest.mark.parametrize(
     "page", [p for p in [README, *PAGES] if commands(p)], ids=lambda page: str(page.relative_to(ROOT))
 )
