@@ -58,6 +58,13 @@ def test_packed_sequences_are_mixed_alone(kind, all_ones_mask):
         torch.testing.assert_close(mixed[row, start:stop], cumulative(values[None, row, start:stop])[0])
 
 
+@pytest.mark.parametrize("ends", [[0, 0, 2, 5], [0, 2, 2, 2, 5], [0, 2, 5, 5]])
+def test_a_sequence_may_have_no_tokens(ends):
+    values = torch.randn(1, 5, 3, dtype=torch.float64)
+    mixed = token_layout(None, 1, 5, cu_seq_lens_q=torch.tensor(ends)).mix(cumulative, values)
+    torch.testing.assert_close(mixed, torch.cat([cumulative(values[:, :2]), cumulative(values[:, 2:])], dim=1))
+
+
 def test_packing_costs_at_most_twice_its_tokens():
     lengths = torch.tensor([700, 1, 1, 1, 300, 17, 40, 64, 128] + [5] * 200)
     boundaries = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
