@@ -261,6 +261,8 @@ def test_long_sums_in_half_precision(norm):
     share = torch.tensor([0.5], dtype=torch.float16)
     out = piecewise_column(*leaves, mix=share, kernel_norm=norm)
     assert_close(out, torch.full_like(out, 20))
+    step = piecewise_column(leaves[0][:, :, 1:], *leaves[1:], mix=share, kernel_norm=norm)  # as in decoding
+    assert_close(step, torch.full_like(step, 20))
     out.float().sum().backward()
     for x in leaves:
         assert x.grad.isfinite().all()
