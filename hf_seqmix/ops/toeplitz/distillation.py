@@ -107,7 +107,10 @@ def fit_modes(
         errors = tails.abs().sum(dim=1) + missing
         worst = float(tails.abs().max()) if tails.numel() else 0.0
         weights = none.expand(len(taps), 1).clone()
-        return ModalFit(none, weights, first, 1, none[:0].real, float(tails.norm()), errors, worst)
+        fit = ModalFit(none, weights, first, 1, none[:0].real, float(tails.norm()), errors, worst)
+        if order is None and fit.error > tolerance:
+            raise _too_far(fit, 0, tolerance)
+        return fit
     values, vectors = _hankel_svd(parts, min(parts.shape[1], MOST_MODES + _SPARE))
     most = min(len(values), MOST_MODES)
     if order is None:
@@ -120,9 +123,13 @@ def fit_modes(
         fit = _fit(tails, missing, values, vectors[:, :count], parts, first)
         if order is not None or fit.error <= tolerance:
             return ModalFit(**{**vars(fit), "weights": fit.weights * sizes})
-    raise ValueError(
-        f"{most} modes leave an error of {fit.error:.2g} of the kernel beyond lag {first - 1}, and the tolerance is "
-        f"{tolerance:.2g}: keep more exact taps, allow a larger tolerance, or give an order to take the error."
+    raise _too_far(fit, most, tolerance)
+
+
+def _too_far(fit: ModalFit, modes: int, tolerance: float) -> ValueError:
+    return ValueError(
+        f"{modes} modes leave an error of {fit.error:.2g} of the kernel beyond lag {fit.first - 1}, and the tolerance "
+        f"is {tolerance:.2g}: keep more exact taps, allow a larger tolerance, or give an order to take the error."
     )
 
 

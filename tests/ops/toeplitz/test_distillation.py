@@ -80,6 +80,15 @@ def test_what_lies_beyond_the_taps_is_an_error():
     assert fit_modes(taps, FIRST, tolerance=0.1, beyond=0.01 * sizes).error == pytest.approx(0.01, rel=1e-3)
 
 
+def test_what_lies_beyond_exact_taps_alone_is_an_error():
+    taps = noise(0.9, FIRST)
+    beyond = 0.01 * taps.abs().sum(dim=1)
+    assert fit_modes(taps, FIRST, tolerance=0.1, beyond=beyond).error == pytest.approx(0.01)
+    assert fit_modes(taps, FIRST, order=1, beyond=beyond).error == pytest.approx(0.01)
+    with pytest.raises(ValueError, match=r"0 modes leave an error of 0\.01 .* the tolerance is 0\.001"):
+        fit_modes(taps, FIRST, tolerance=1e-3, beyond=beyond)
+
+
 @pytest.mark.parametrize("order", [None, 2, 5])
 @pytest.mark.parametrize("length", [1, FIRST, FIRST + 1, FIRST + 2, FIRST + 5])
 def test_hardly_any_tail(length, order):
