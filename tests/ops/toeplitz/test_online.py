@@ -106,6 +106,22 @@ def test_rows_are_reordered_selected_and_joined():
         assert_close(y, torch.cat([exact[2:, 150 + step : 151 + step], exact[:1, 110 + step : 111 + step]]))
 
 
+def test_guessed_tokens_are_taken_back_after_rows_have_changed():
+    x, kernel, exact = problem(batch=2)
+    rows = torch.tensor([1, 0])
+    state, other = (OnlineConvolution(kernel, batch, x.dtype) for batch in (2, 1))
+    state.prefill(x[:, :100])
+    state.step(x[:, 100:103])
+    state.reorder(rows)
+    state.crop(101)
+    assert_close(state.step(x[rows, 101:103]), exact[rows, 101:103])
+    other.prefill(x[:1, :103])
+    state.join(other.inputs())
+    rows = torch.tensor([1, 0, 0])
+    state.crop(102)
+    assert_close(state.step(x[rows, 102:120]), exact[rows, 102:120])
+
+
 @pytest.mark.parametrize("taps", [None, 33])
 def test_a_state_is_copied_and_moved(taps):
     x, kernel, exact = problem(taps)
