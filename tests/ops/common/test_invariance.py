@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from hf_seqmix.ops import batch_invariant, toeplitz_matmul
 from hf_seqmix.ops.common.invariance import is_batch_invariant
+from hf_seqmix.ops.ski.interpolation import InducingGrid
+from hf_seqmix.ops.ski.product import sparse_low_rank_matmul
 from tests.tolerances import TOLERANCE, relative_error
 
 WEIGHT, BIAS = torch.randn(24, 16, dtype=torch.float64), torch.randn(24, dtype=torch.float64)
@@ -72,6 +74,17 @@ def test_toeplitz_products_are_computed_row_by_row(causal):
         alone = torch.cat([toeplitz_matmul(row, kernel, causal) for row in x.split(1)])
     assert torch.equal(together, alone)
     assert relative_error(together, toeplitz_matmul(x, kernel, causal)) < TOLERANCE[torch.float64]
+
+
+def test_products_of_ski_are_computed_row_by_row():
+    grid = InducingGrid(600, 150)
+    x = torch.randn(8, 600, 192, dtype=torch.float64).mT
+    taps, kernel = torch.randn(192, 5, dtype=torch.float64), torch.randn(192, 299, dtype=torch.float64)
+    with batch_invariant():
+        together = sparse_low_rank_matmul(x, taps, kernel, grid)
+        alone = torch.cat([sparse_low_rank_matmul(row, taps, kernel, grid) for row in x.split(1)])
+    assert torch.equal(together, alone)
+    assert relative_error(together, sparse_low_rank_matmul(x, taps, kernel, grid)) < TOLERANCE[torch.float64]
 
 
 def test_pads_of_zero_do_not_change_a_product_or_a_sum():

@@ -302,3 +302,13 @@ def test_a_gate_may_be_shut(form: str) -> None:
     inputs = make(67)
     inputs.log_gates[:, [3, 40, 41]] = -torch.inf
     assert_close(power_attention(*inputs, form=form), power_attention_dense(*inputs))
+
+
+@pytest.mark.parametrize("seen", [4, 41, 50])
+def test_sums_go_on_after_a_shut_gate(seen: int) -> None:
+    inputs = make(60)
+    assert inputs.log_gates is not None
+    inputs.log_gates[:, [3, 40, 41]] = -torch.inf
+    first, rest = (Inputs(*(x[:, part] for x in inputs)) for part in (slice(seen), slice(seen, None)))
+    sums = power_sums(*first[1:], power=2)
+    assert_close(power_attention(*rest, power=2, sums=sums), power_attention_dense(*inputs, power=2)[:, seen:])
