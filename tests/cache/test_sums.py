@@ -46,6 +46,20 @@ def test_sums_and_rows_together_stand_for_every_step(sizes):
     assert cache.layers[0].get_seq_length() == rows.shape[1]
 
 
+@pytest.mark.parametrize(("size", "pads"), [(10, 3), (300, 30), (100, 40)], ids=["held", "summed", "both"])
+def test_pads_of_every_row_are_forgotten(size, pads):
+    cache, rows = Cache(SumsLayer()), torch.randn(2, size, 3, dtype=torch.float64)
+    rows[:, :pads] = 0
+    append_sums(cache, 0, rows, fold)
+    cache.layers[0].forget_first(pads)
+    assert cache.layers[0].get_seq_length() == size - pads
+    torch.testing.assert_close(total(cache), fold(rows))
+    back = min(SumsLayer.kept, size - pads - 1)
+    cache.layers[0].crop(-back)
+    assert cache.layers[0].get_seq_length() == size - pads - back
+    torch.testing.assert_close(total(cache), fold(rows[:, :-back]))
+
+
 def test_memory_is_constant():
     cache, _ = filled([1] * 1000)
     held = cache.layers[0].keys.shape[2]
@@ -114,6 +128,24 @@ def test_a_preallocated_layer_keeps_the_sums_alone():
     assert cache.layers[0].keys.shape == (2, 1, 1, 9)
     cache.layers[0].reset()
     assert not total(cache).any() and int(cache.layers[0].get_seq_length()) == 0
+
+
+def test_sums_of_a_preallocated_layer_stay_as_they_were_read():
+    cache, rows = filled([7], SumsStaticLayer(max_cache_len=10))
+    before, _ = read_sums(cache, 0)
+    append_sums(cache, 0, rows, fold)
+    torch.testing.assert_close(before, fold(rows))
+    torch.testing.assert_close(total(cache), 2 * fold(rows))
+
+
+def test_other_rows_continue_a_preallocated_layer_only_after_a_reset():
+    cache, rows = filled([7], SumsStaticLayer(max_cache_len=10))
+    with pytest.raises(ValueError, match="1 rows cannot continue a cache of 2 rows: give as many rows"):
+        append_sums(cache, 0, rows[:1], fold)
+    torch.testing.assert_close(total(cache), fold(rows))
+    cache.layers[0].reset()
+    append_sums(cache, 0, rows[:1], fold)
+    torch.testing.assert_close(total(cache), fold(rows[:1]))
 
 
 def fade(sums: Tensor, rows: Tensor) -> Tensor:
