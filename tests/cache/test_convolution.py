@@ -231,9 +231,14 @@ def test_joined_rows_cannot_be_cropped_to_where_inputs_of_a_shorter_row_are_gone
     longer.layer.join([shorter.layer])
     gone = shorter.layer.dropped  # counted from its own first position, 80 after that of the longer row
     assert gone > 0 and longer.layer.dropped == 80 + gone
-    with pytest.raises(ValueError, match="cannot be cropped to"):
-        longer.layer.crop(-(200 - 80 - gone - 4))
-    longer.layer.crop(-(200 - 80 - gone - 5))
+    alone = copy.deepcopy(longer.layer)
+    alone.batch_select_indices(torch.tensor([1]))
+    alone.forget_first(80)
+    for layer in (longer.layer, alone):
+        with pytest.raises(ValueError, match="cannot be cropped to"):
+            layer.crop(-(200 - 80 - gone - 4))
+        layer.crop(-(200 - 80 - gone - 5))
+    assert torch.equal(alone.keys[:, 0, gone:], shorter.inputs[:, gone : gone + 5])
 
 
 def test_wanted_derivatives_and_first_tokens_go_the_way_of_a_history():

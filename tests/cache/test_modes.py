@@ -65,6 +65,15 @@ def test_equals_the_convolution_of_all_inputs(dtype, chunks):
         assert cache.layers[0].keys.shape[2] < REACH + 64 + max(64, count)
 
 
+def test_steps_of_a_finer_dtype_have_its_taps():
+    decoder, x, _ = problem()
+    cache = DynamicCache(config=CONFIG)
+    for part in (x[:, :20], x[:, 20:21]):
+        feed(cache, decoder, part.float())
+    y = feed(cache, decoder, x[:, 21:23])
+    assert_close(y, convolved(decoder, torch.cat([x[:, :21].float().double(), x[:, 21:23]], dim=1))[:, 21:])
+
+
 def test_crops_and_reorders_at_random_equal_a_fresh_run():
     decoder, x, _ = problem()
     draw, rows, done = random.Random(0), x, 0
@@ -130,6 +139,17 @@ def test_pads_after_tokens_take_no_time():
     for row in range(3):
         real = mask[row].bool()
         assert_close(y[row][real], convolved(decoder, x[row][real].unsqueeze(0))[0])
+
+
+def test_the_window_of_rows_that_end_in_pads_does_not_grow():
+    decoder, x, _ = problem()
+    mask = torch.ones(2, LENGTH, dtype=torch.long)
+    mask[1, 19::20] = 0
+    cache = DynamicCache(config=CONFIG)
+    for done in range(0, 420, 20):
+        layout = token_layout(mask[:, : done + 20], 2, 20, past_length=done, has_cache=True)
+        feed(cache, decoder, layout.zero_pads(x[:, done : done + 20]), layout)
+        assert cache.layers[0].keys.shape[2] < REACH + 64 + 64
 
 
 @pytest.mark.parametrize("lengths", [(300, 40), (40, 300), (200, 331), (3, 5)])
