@@ -86,3 +86,29 @@ def test_a_cache_without_a_configuration_refuses_a_crop_of_moved_pads():
         cache.crop(-2)
     whole = model(torch.cat([ids, ids], 1), torch.cat([mask, torch.ones(2, 7)], 1)).logits[:, 7:]
     assert_close(model(ids, torch.cat([mask, torch.ones(2, 7)], 1), past_key_values=cache).logits, whole)
+
+
+def test_derivatives_where_pads_move_in_a_preallocated_history():
+    model = TNNForCausalLM(TNNConfig(vocab_size=9, hidden_size=4, num_hidden_layers=2)).double().eval()
+    ids, mask = torch.randint(9, (2, 7)), torch.ones(2, 7)
+    mask[1, 5:] = 0
+    weights, found = [weight for name, weight in model.named_parameters() if "mixer" in name], []
+    for cache in (StaticCache(config=model.config, max_cache_len=12), None):
+        logits = model(ids, mask, past_key_values=cache, use_cache=cache is not None).logits[mask.bool()]
+        found.append(torch.autograd.grad(logits.square().sum(), weights))
+    for actual, expected in zip(*found, strict=True):
+        assert_close(actual, expected)
+
+
+def test_a_prompt_of_inference_mode_goes_on_with_derivatives():
+    model = TNNForCausalLM(TNNConfig(vocab_size=9, hidden_size=4, num_hidden_layers=2)).double().eval()
+    ids = torch.randint(9, (2, 9))
+    weights, found = [weight for name, weight in model.named_parameters() if "mixer" in name], []
+    for context in (torch.inference_mode(), torch.no_grad()):
+        cache = DynamicCache(config=model.config)
+        with context:
+            model(ids[:, :5], past_key_values=cache)
+        logits = model(ids[:, 5:], past_key_values=cache).logits
+        found.append(torch.autograd.grad(logits.square().sum(), weights))
+    for actual, expected in zip(*found, strict=True):
+        assert_close(actual, expected)
