@@ -187,6 +187,8 @@ def test_squad():
         references=[["eiffel tower", "tower"], ["Paris"], [], []],
     )
     assert result == {"exact_match": 50.0, "f1": pytest.approx(100 * (1 + 2 / 3 + 1 + 0) / 4)}
+    # "There is no answer" may be one of several answers.
+    assert metric.compute(predictions=["", "x"], references=[["", "x"]] * 2) == {"exact_match": 100.0, "f1": 100.0}
 
 
 LABELS = {"predictions": [1, 0], "references": [1, 1]}
@@ -251,6 +253,7 @@ def test_probabilities_are_not_taken_for_labels(name):
             {"nll": [1.0], "positions": [0], "num_tokens": [0]},
             "above 0 where there is an nll",
         ),
+        ("perplexity_by_position", {"nll": [0.0], "positions": [0], "num_tokens": [0]}, "give at least one token"),
         ("perplexity_by_position", {"nll": [1.0], "positions": [0], "num_tokens": [1.5]}, "must be whole numbers"),
     ],
 )

@@ -45,6 +45,7 @@ class PerplexityByPosition(base.BaseMetric):
             raise ValueError(f"num_tokens has {len(counts)} entries for {len(nats)} of nll; give one each.")
         if np.any(counts != np.floor(counts)) or np.any((counts == 0) & (nats > 0)):
             raise ValueError("num_tokens must be whole numbers, above 0 where there is an nll.")
+        base.counted(counts, "num_tokens", "token")
         last = int(places.max())
         if edges is None:
             edges = [0, *(2**power for power in range(last.bit_length() + 1))]
