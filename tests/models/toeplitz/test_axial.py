@@ -66,6 +66,19 @@ def test_gradients_equal_those_of_the_kronecker_product(grid):
     assert torch.autograd.gradcheck(lambda x: operator(x, TokenLayout()), x)
 
 
+def test_absent_patches_count_in_neither_product():
+    grid = (3, 5)
+    operator, x = make(grid), torch.randn(2, 15, CHANNELS, dtype=torch.float64)
+    mask = torch.arange(30).view(2, 15) % 4 != 0
+    along_rows = toeplitz_matrix(operator.row_operator.kernel(5), 5, causal=False)
+    along_columns = toeplitz_matrix(operator.column_operator.kernel(3), 3, causal=False)
+    present = mask.view(2, 3, 5, 1)
+    mixed = torch.einsum("cjq,biqc->bijc", along_rows, x.unflatten(1, grid) * present) * present
+    expected = torch.einsum("cip,bpjc->bijc", along_columns, mixed).flatten(1, 2)
+    absent = x.masked_fill(~mask.unsqueeze(-1), torch.nan)
+    assert_close(operator(absent, token_layout(mask.long(), 2, 15, grid_size=grid))[mask], expected[mask])
+
+
 def test_rows_first_or_columns_first():
     """The two axes commute, so doing both orders and adding, as the published code does, doubles one of them."""
     grid = (5, 7)
