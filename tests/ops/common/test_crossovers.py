@@ -44,6 +44,15 @@ def test_every_table_ends_without_a_limit_and_starts_with_a_form_for_all():
     assert set(crossovers.KERNELS) < {name for names in crossovers.IMPLEMENTATIONS.values() for name in names}
 
 
+def test_what_is_done_to_the_table_that_is_shown_changes_nothing():
+    shown = crossovers.crossovers_in_force()
+    shown["ski"]["cpu"].insert(0, (8, "torch"))
+    shown["short_conv"]["cpu"] = []
+    del shown["response"]
+    after = crossovers.crossovers_in_force()
+    assert after["ski"]["cpu"] == shown["ski"]["cpu"][1:] and after["short_conv"]["cpu"] and "response" in after
+
+
 def test_the_table_decides_by_device_precision_and_length(trusted):
     cpu = torch.zeros(1)
     assert implementation("toeplitz_causal", cpu, 512) == "fft"

@@ -157,4 +157,5 @@ def test_special_values_are_those_of_torch():
     with batch_invariant():
         assert torch.logaddexp(infinite, infinite).tolist()[:2] == [-torch.inf, torch.inf]
         assert torch.ones(1000, dtype=torch.bfloat16).cumsum(0)[-1] == 1000
+        assert torch.ones(1000, dtype=torch.bfloat16).sum(0) == 1000
         assert torch.tensor(3.0).sum(-1) == torch.tensor(3.0).cumsum(0) == 3
