@@ -168,11 +168,14 @@ def test_recipes_merge_field_by_field_and_an_empty_mapping_changes_nothing() -> 
 def test_a_recipe_becomes_a_run_of_plain_values() -> None:
     recipe = {
         "model": {"model_type": "tnn", "config_overrides": {"norm_eps": "1e-6", "decay": None}},
+        "data": {"dataset": "nan", "text_column": "Infinity"},
         "training": {"learning_rate": "5e-4", "max_steps": None, "optim": "adamw_torch", "seed": 3},
     }
     run = run_from_recipe("any", recipe, seed=1)
+    assert run.data == recipe["data"]  # names, whatever a number may look like
     assert run.model["config_overrides"] == {"norm_eps": 1e-6, "decay": None}
-    assert run.training == {"learning_rate": 5e-4, "optim": "adamw_torch"} and run.data == {} and run.seed == 1
+    assert run.training == {"learning_rate": 5e-4, "optim": "adamw_torch"} and run.seed == 1
+    assert run_from_recipe("any", {}, seed=1).data == {}
 
 
 def test_the_command_line_takes_the_place_of_keys_that_say_the_same() -> None:
@@ -190,6 +193,11 @@ def test_a_configuration_of_overrides_and_what_else_is_known() -> None:
     derived = {"vocab_size": 9, "num_labels": 3, "problem_type": None, "max_position_embeddings": 16}
     config = config_from_overrides("tnn", {"hidden_size": 8, "max_position_embeddings": 7}, derived)
     assert (config.vocab_size, config.num_labels, config.max_position_embeddings) == (9, 3, 7)
+    # What a file says counts where nothing else does.
+    kept = {"vocab_size": 5, "max_position_embeddings": 5, "expand_ratio": 2.0, "hidden_size": 6}
+    config = config_from_overrides("tnn", {"hidden_size": 8}, derived, kept)
+    assert (config.vocab_size, config.max_position_embeddings) == (9, 16)
+    assert (config.hidden_size, config.expand_ratio) == (8, 2.0)
     vit = config_from_overrides("vit", {"hidden_size": 8}, derived)
     assert vit.num_labels == 3 and not hasattr(vit, "vocab_size")
     for model_type, overrides, message in (
