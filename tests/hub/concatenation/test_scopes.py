@@ -59,6 +59,7 @@ def test_names_of_the_packages_modules_are_those_that_python_finds():
         ("class A:\n    size: int = 1\n    other = size", {"int"}),
         ("class A:\n    size = size\n    def other(self, x=other): return size", {"size", "other"}),
         ("x = [a for a in b if (c := a)]", {"b"}),
+        ("def f():\n    x = [a for a in b if (c := a)]\n    return c, d", {"b", "d"}),
         ("def f(): return {a: n for a in b for n in a if m}", {"b", "m"}),
         ("def f():\n    global n\n    n = n + 1", {"n"}),
         ("f = lambda a, *b, c=d: a + e", {"d", "e"}),
