@@ -139,6 +139,17 @@ def test_a_broken_manifest_is_a_fault(tmp_path: Path, manifest: str) -> None:
     assert fault_of(checkpoint)
 
 
+@pytest.mark.parametrize("is_absolute", [False, True])
+def test_a_manifest_that_leads_out_of_its_folder_is_a_fault(tmp_path: Path, is_absolute: bool) -> None:
+    checkpoint = sealed(tmp_path, 1)
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    (tmp_path / "other").write_bytes((checkpoint / "optimizer.pt").read_bytes())
+    name = str(tmp_path / "other") if is_absolute else "../other"
+    manifest["files"][name] = manifest["files"]["optimizer.pt"]
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    assert fault_of(checkpoint) == "manifest.json does not say which files there are"
+
+
 def test_the_newest_whole_one_is_chosen_by_its_step(tmp_path: Path) -> None:
     older, newer, newest = (sealed(tmp_path, step) for step in (90, 900, 1000))
     (tmp_path / "checkpoint-best").mkdir()
