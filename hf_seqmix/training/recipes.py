@@ -135,12 +135,14 @@ def _plain_value(value: Any) -> Any:
     """Return numbers for texts such as 1e-6, which YAML reads as text for want of a decimal point."""
     if isinstance(value, dict):
         return {name: _plain_value(entry) for name, entry in value.items()}
-    return _parse_value(value) if isinstance(value, str) and _is_float(value) else value
+    if isinstance(value, list):
+        return [_plain_value(entry) for entry in value]
+    return float(value) if isinstance(value, str) and _lacks_a_point(value) else value
 
 
-def _is_float(text: str) -> bool:
+def _lacks_a_point(text: str) -> bool:
     try:
-        return math.isfinite(float(text))
+        return math.isfinite(float(text)) and isinstance(yaml.safe_load(text), str)  # "64" was put in quotes
     except ValueError:
         return False
 
@@ -286,4 +288,4 @@ def _parse_value(text: str) -> Any:
             return float(value)
         except ValueError:
             return value
-    return value
+    return _plain_value(value)

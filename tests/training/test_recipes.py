@@ -165,6 +165,24 @@ def test_recipes_merge_field_by_field_and_an_empty_mapping_changes_nothing() -> 
     assert recipe_arguments({"model": {"config_overrides": {}}, "data": {"metrics": []}}) == []
 
 
+def test_numbers_without_a_point_are_numbers_within_lists_and_mappings(tmp_path: Path) -> None:
+    text = """
+    model:
+      config_overrides:
+        channel_decays: [9e-1, 0.999]
+        mixer_configs: {tnn: {decay: 9e-1}}
+    data:
+      text_columns: ["0", "1"]
+    """
+    recipe = read_recipe(write(tmp_path, text), {**ALLOWED, "data": ["text_columns"]})
+    expected = {"channel_decays": [0.9, 0.999], "mixer_configs": {"tnn": {"decay": 0.9}}}
+    overrides = recipe_arguments(recipe)[1:3]
+    assert parse_overrides(overrides) == expected
+    run = run_from_recipe("any", recipe, seed=1)
+    assert run.model["config_overrides"] == expected
+    assert run.data == {"text_columns": ["0", "1"]}  # in quotes: names
+
+
 def test_a_recipe_becomes_a_run_of_plain_values() -> None:
     recipe = {
         "model": {"model_type": "tnn", "config_overrides": {"norm_eps": "1e-6", "decay": None}},
