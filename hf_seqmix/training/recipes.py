@@ -282,10 +282,4 @@ def _parse_value(text: str) -> Any:
         value = json.loads(text)
     except json.JSONDecodeError:
         value = yaml.safe_load(text)
-    if isinstance(value, str):
-        # YAML reads 1e-6, without a decimal point, as text; quoted or not, a number is meant.
-        try:
-            return float(value)
-        except ValueError:
-            return value
     return _plain_value(value)
