@@ -32,7 +32,6 @@ from approximations.order import add_order
 from approximations.rate import add_rate
 from approximations.theory import add_theory
 
-from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import CommandParser, explained, refuse_twice
 from hf_seqmix.training.table_rows import TableRows
 
@@ -54,7 +53,6 @@ def main(argv: Sequence[str] | None = None) -> TableRows:
     logger.setLevel(logging.INFO)
     arguments = build_parser().parse_args(argv)
     refuse_twice(seeds=getattr(arguments, "seeds", []))
-    prepare_run_folder(arguments.output_dir, resume=True)
     return arguments.run(arguments)
 
 

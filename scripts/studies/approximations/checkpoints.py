@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_seqmix.analysis.rates import LinearTarget, OrderingRow, checkpoint_report
+from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.environment import environment_of, portable_command
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
@@ -50,6 +51,7 @@ def run_checkpoints(arguments: argparse.Namespace) -> TableRows:
     models = {path.resolve().name: path for path in arguments.models}
     if len(models) < len(arguments.models):
         raise ValueError("two of the models' folders have the same name; give each another name.")
+    prepare_run_folder(arguments.output_dir, resume=True)
     rows: TableRows = []
     results: list[Result] = []
     shared: dict[str, Any] = {"command": portable_command("approximation"), "environment": environment_of()}

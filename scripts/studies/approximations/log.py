@@ -13,6 +13,7 @@ from torch import nn
 from tqdm import tqdm
 
 from hf_seqmix.analysis.rates import Target, TrainedModel, TrainSettings, train_on_target
+from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.environment import environment_of, portable_command
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Kind, Result
@@ -61,6 +62,7 @@ class Log:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self.settings = settings_of(arguments)
+        prepare_run_folder(arguments.output_dir, resume=True)
         self.file = ResultFile(arguments.output_dir / f"{arguments.experiment}.jsonl")
         self.shared: dict[str, Any] = {"command": portable_command("approximation"), "environment": environment_of()}
 

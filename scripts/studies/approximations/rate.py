@@ -58,13 +58,13 @@ def add_rate(experiments: Any, shared: argparse.ArgumentParser) -> None:
 
 def run_rate(arguments: argparse.Namespace) -> TableRows:
     """Train the paper's transformer on couplings of known singular values, with one head size after another."""
-    log, rows, fits = Log(arguments), [], []
     for option in ("num_heads", "head_sizes", "num_layers", "ranks"):
         if min(getattr(arguments, option)) < 1:
             raise ValueError(f"--{option.replace('_', '-')} must be at least 1; given {getattr(arguments, option)}.")
     for heads, size in itertools.product(arguments.num_heads, arguments.head_sizes):
         if size % heads or VALUE_SIZE % heads:
             raise ValueError(f"{heads} heads share a head size of {size} and {VALUE_SIZE} values; give a divisor.")
+    log, rows, fits = Log(arguments), [], []
     forms = (arguments.exponents, arguments.ranks, arguments.num_heads, arguments.num_layers, arguments.positions)
     for form in itertools.product(*forms):
         named = dict(zip(FORM, form, strict=True))

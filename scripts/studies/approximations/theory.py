@@ -17,6 +17,7 @@ from hf_seqmix.analysis.rates import (
     recurrent_complexity,
 )
 from hf_seqmix.analysis.spectra import fit_power_law
+from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.environment import environment_of, portable_command
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
@@ -80,6 +81,7 @@ def add_theory(experiments: Any, shared: argparse.ArgumentParser) -> None:
 
 def run_theory(arguments: argparse.Namespace) -> TableRows:
     """Represent targets by couplings of rank one, cut couplings to small heads, compute the complexity of kernels."""
+    prepare_run_folder(arguments.output_dir, resume=True)
     represented, cut, mixed = _representations(), _cut_couplings(), _complexities()
     sections = [
         ("Theorem 4.1 by a coupling of rank one, on 64 random rows in float64", represented, REPRESENTATION_COLUMNS),

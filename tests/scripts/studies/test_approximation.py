@@ -156,16 +156,18 @@ def test_a_seed_that_diverged_is_no_better_than_others(load, tmp_path):
 
 
 def test_what_makes_no_sense_is_refused(script, tmp_path):
+    folder = tmp_path / "results"
     with pytest.raises(SystemExit, match=r"approximation.py: --seeds names 0 twice: 0 0"):
-        script.main(["rate", "--seeds", "0", "0", "--output-dir", str(tmp_path)])
+        script.main(["rate", "--seeds", "0", "0", "--output-dir", str(folder)])
     with pytest.raises(SystemExit, match=r"approximation.py: max_steps"):
-        script.main(["rate", "--max-steps", "0", "--output-dir", str(tmp_path)])
+        script.main(["rate", "--max-steps", "0", "--output-dir", str(folder)])
     with pytest.raises(SystemExit, match=r"approximation.py: 2 heads share a head size of 3 and 32 values"):
-        script.main(["rate", "--num-heads", "2", "--head-sizes", "2", "3", "--output-dir", str(tmp_path)])
+        script.main(["rate", "--num-heads", "2", "--head-sizes", "2", "3", "--output-dir", str(folder)])
     with pytest.raises(SystemExit, match=r"approximation.py: two of the models' folders have the same name"):
-        script.main(["checkpoints", "--models", str(tmp_path), str(tmp_path), "--output-dir", str(tmp_path)])
+        script.main(["checkpoints", "--models", str(tmp_path), str(tmp_path), "--output-dir", str(folder)])
     with pytest.raises(SystemExit, match=r"approximation.py: --length is 9; permutations turn ends of 10 tokens"):
-        script.main(["order", "--length", "9", "--output-dir", str(tmp_path)])
+        script.main(["order", "--length", "9", "--output-dir", str(folder)])
+    assert not folder.exists()
 
 
 def test_propositions_are_computed(script, load, tmp_path, capsys, monkeypatch):
