@@ -140,6 +140,6 @@ def describe(folder: Path, report: Report, tasks: Sequence[str]) -> list[str]:
     if parts:
         parts.append(
             "Published: of the benchmark's data at its full size (Moreno, Mei, Walters 2023, table 2; attention: Tay "
-            "et al. 2021). Updates a second and memory are of runs one after another, not side by side."
+            "et al. 2021, table 1). Updates a second and memory are of runs one after another, not side by side."
         )
     return parts
