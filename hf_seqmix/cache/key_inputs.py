@@ -51,13 +51,21 @@ def append_keys(past_key_values: Any, layer_idx: int, keys: Tensor, values: Tens
         values: (batch, heads, new, width of values).
 
     Raises:
-        ValueError: a growing layer holds another number of rows.
+        ValueError: a growing layer holds another number of rows, or keys or values of another shape.
     """
     layers = past_key_values.layers
     layer = layers[layer_idx] if layer_idx < len(layers) else None
-    held = None if layer is None or layer.is_compileable else layer.keys
-    if held is not None and held.numel() and not torch.compiler.is_compiling():
-        check_rows(held.shape[0], keys)
+    held = None if layer is None or layer.is_compileable else (layer.keys, layer.values)
+    if held is not None and held[0] is not None and held[0].numel() and not torch.compiler.is_compiling():
+        check_rows(held[0].shape[0], keys)
+        for name, old, new in zip(("keys", "values"), held, (keys, values), strict=True):
+            if (old.shape[1], old.shape[3]) != (new.shape[1], new.shape[3]):
+                raise ValueError(
+                    f"layer {layer_idx} of the cache holds {name} of {old.shape[1]} heads of width {old.shape[3]}, "
+                    f"but this mixer has {new.shape[1]} of width {new.shape[3]}. Build the cache with "
+                    "DynamicCache(config=model.config); prefix tuning takes the number of heads, or of centers, as "
+                    "num_attention_heads."
+                )
     return past_key_values.update(keys, values, layer_idx)
 
 

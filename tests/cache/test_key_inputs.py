@@ -29,6 +29,21 @@ def test_a_layer_of_the_library_takes_as_many_rows_as_it_holds():
     assert cache.get_seq_length() == 6
 
 
+@pytest.mark.parametrize(
+    ("keys", "values", "message"),
+    [
+        ((1, 4), (2, 4), "keys of 2 heads of width 4, but this mixer has 1 of width 4"),
+        ((2, 4), (2, 3), "values of 2 "),
+    ],
+)
+def test_a_layer_of_the_library_takes_keys_and_values_of_the_shape_that_it_holds(keys, values, message):
+    cache, x = DynamicCache(), torch.randn(2, 2, 3, 4)
+    append_keys(cache, 0, x, x)
+    with pytest.raises(ValueError, match=f"holds {message}"):
+        append_keys(cache, 0, torch.randn(2, keys[0], 1, keys[1]), torch.randn(2, values[0], 1, values[1]))
+    assert cache.get_seq_length() == 3
+
+
 def test_caches_that_keep_no_inputs():
     cache = DynamicCache()
     with pytest.raises(ValueError, match=r"the cache holds no layer 0 yet, but short convolutions"):

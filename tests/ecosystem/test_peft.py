@@ -138,6 +138,34 @@ def test_adapters_are_exchanged_and_merging_is_undone(model_type):
     check_equal(model.unload()(IDS).logits, plain, torch.float64)
 
 
+def with_two_adapters(model_type: str, **kwargs: Any) -> Any:
+    import peft
+
+    config = peft.LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False, **kwargs)
+    model = peft.get_peft_model(tiny_model(model_type).double(), config, adapter_name="one")
+    model.add_adapter("two", config)
+    return model.eval()
+
+
+@pytest.mark.parametrize("model_type", CAUSAL)
+def test_rows_have_adapters_of_their_own(model_type):
+    """As many rows as tokens: PEFT would take the lags of a kernel for rows."""
+    ids, makes_kernels = torch.randint(300, (12, 12)), model_type in ("tnn", "fd_tnn", "seqmix_hybrid")
+    model = with_two_adapters(model_type, **({"exclude_modules": r".*kernel\.encoder.*"} if makes_kernels else {}))
+    mixed = model(input_ids=ids, adapter_names=["one"] * 5 + ["two"] * 7).logits
+    for name, rows in (("one", slice(5)), ("two", slice(5, 12))):
+        model.set_adapter(name)
+        check_equal(mixed[rows], model(input_ids=ids[rows]).logits, torch.float64)
+
+
+@pytest.mark.parametrize("model_type", ["tnn", "fd_tnn", "seqmix_hybrid"])
+def test_a_kernel_has_one_adapter_for_all_rows(model_type):
+    ids = torch.randint(300, (12, 12))
+    model = with_two_adapters(model_type)
+    with pytest.raises(ValueError, match=r"adapter_names gives the rows .* exclude_modules=r\"\.\*kernel"):
+        model(input_ids=ids, adapter_names=["one"] * 5 + ["two"] * 7)
+
+
 @pytest.mark.parametrize(("model_type", "suffix"), thorough(CLASSIFIERS))
 @pytest.mark.one_in(3)
 def test_a_classifier_keeps_its_head(model_type, suffix, tmp_path):

@@ -1,6 +1,9 @@
 """The relative-position encoder: a small network from a coordinate to one number a channel."""
 
+import functools
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +20,9 @@ __all__ = ["Float32Linear", "RelativePositionEncoder"]
 
 SHRINKING = ("relu", "relu6", "leaky_relu", "silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "mish", "tanh")
 """Activations with |act(x)| <= |x|."""
+
+OF_ROWS = ("adapter_names", "alora_offsets")
+"""Arguments of PEFT that say which rows or tokens an adapter serves."""
 
 LARGE = 1e3
 """Times a unit vector: so large that the epsilon of a norm does not count."""
@@ -105,7 +111,12 @@ class RelativePositionEncoder(nn.Module):
         return torch.promote_types(weight_of(self.out_proj).dtype, torch.float32)
 
     def forward(self, coordinates: Tensor) -> Tensor:
-        """Map (points,) coordinates to (channels, points), contiguous in the points."""
+        """Map (points,) coordinates to (channels, points), contiguous in the points.
+
+        Raises:
+            ValueError: if an adapter of these layers is to serve some rows or tokens of a batch, and not others.
+        """
+        self._check_adapters()
         with without_autocast(coordinates.device.type):
             z = self.in_proj(coordinates.to(self.dtype).unsqueeze(-1))  # (points, hidden_size)
             for layer in self.layers:
@@ -125,6 +136,7 @@ class RelativePositionEncoder(nn.Module):
         Args:
             device: where to compute, by default where the weights are.
         """
+        self._check_adapters()
         if isinstance(self.out_norm, nn.Identity) or not self.shrinks:
             return None
         width = self.hidden_size
@@ -140,3 +152,20 @@ class RelativePositionEncoder(nn.Module):
         gain = (normed[1:] - normed[0]).diagonal().abs().max() / spread
         length = gain * math.sqrt(width) + normed[0].norm()
         return (put_out[1:] - put_out[0]).norm(dim=0) * length + put_out[0].abs()
+
+    def _check_adapters(self) -> None:
+        # PEFT would take coordinates for rows, without a word where there are as many of both.
+        told = {name for layer in self.modules() for hook in layer._forward_pre_hooks.values() for name in _told(hook)}
+        for name in OF_ROWS:
+            if name in told:
+                raise ValueError(
+                    f"{name} gives the rows of a batch adapters of their own, but the layers that make kernels have "
+                    "adapters, too, and a kernel is one for all rows. Train adapters without these layers (LoraConfig "
+                    'with exclude_modules=r".*kernel\\.encoder.*"), or give all rows one adapter (set_adapter) '
+                    "after the model is loaded again: PEFT may keep what it was told when a call fails."
+                )
+
+
+def _told(hook: Any) -> Mapping[str, Any]:
+    """Return what a hook of PEFT adds to the arguments of a layer."""
+    return hook.keywords if isinstance(hook, functools.partial) else {}
