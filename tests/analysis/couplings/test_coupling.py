@@ -55,9 +55,9 @@ def test_weights_are_those_that_the_model_returns():
     assert_close(coupling(model, batch, 2, head=3), returned[1][:, 3])
 
 
-@pytest.mark.parametrize("name", ["attention", "ipa"])
-def test_logits_make_the_weights(name):
-    model, batch = make(name), ids()
+@pytest.mark.parametrize(("name", "own"), [("attention", {}), ("ipa", {}), ("ipa", {"token_shift": 2})])
+def test_logits_make_the_weights(name, own):
+    model, batch = make(name, **own), ids()
     logits, weights = coupling(model, batch, source="logits"), coupling(model, batch)
     assert logits.shape == weights.shape
     if name == "ipa":  # "prod": responsibilities times competition
