@@ -160,6 +160,8 @@ def test_the_table_of_crossovers_chooses_between_response_and_taps():
     assert response is not None
     by_taps = toeplitz_matmul(values.mT, kernel(16), causal=False)
     torch.testing.assert_close(response_matmul(values.mT, response), by_taps)
+    with forced(response="transforms"):  # of which a response knows nothing
+        assert make(16, is_causal=False, max_lag=4).response_for(16, values) is None
 
 
 def test_all_taps_are_known_at_once():
