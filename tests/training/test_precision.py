@@ -68,6 +68,16 @@ def test_a_gpu_is_not_timed(monkeypatch: pytest.MonkeyPatch, has: bool, dtype: s
     assert (chosen["dtype"], chosen["speedup"]) == (dtype, None) and "the GPU has" in chosen["reason"]
 
 
+@pytest.mark.parametrize(("width", "timed"), [(8, 64), (160, 160), (4096, 512)])
+def test_wide_models_are_not_timed_for_long(monkeypatch: pytest.MonkeyPatch, width: int, timed: int) -> None:
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        precision, "bfloat16_speedup", lambda _, *, width, rows: float(bool(seen.append((width, rows))))
+    )
+    assert f"in linear layers of {timed} channels" in choose_precision(torch.device("cpu"), width, 7)["reason"]
+    assert seen == [(timed, 7)]
+
+
 def test_a_given_precision_is_left_alone(tmp_path: Path) -> None:
     training = parse("--bf16", "true")
     settle_precision(training, tmp_path)
