@@ -20,6 +20,14 @@ def test_json_is_whole_or_untouched(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
 
 
+def test_a_file_that_is_written_again_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    write_json(path, 1)
+    path.chmod(0o600)
+    write_json(path, 2)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -53,6 +61,39 @@ def test_nothing_stays_of_a_model_in_other_files(tmp_path: Path) -> None:
         (aside / "sub").mkdir()
     expected = ["config.json", "model-00001-of-00001.safetensors", "model.safetensors.index.json", "notes.txt", "sub"]
     assert names(tmp_path) == expected
+
+
+def test_where_nothing_was_written_nothing_goes(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_text("old")
+    with whole_files(tmp_path, last="model*.safetensors*"):
+        pass
+    assert names(tmp_path) == ["model.safetensors"]
+
+
+def test_a_folder_takes_the_place_of_one_with_files(tmp_path: Path) -> None:
+    for content in ("old", "new"):
+        with whole_files(tmp_path, last="config.json") as aside:
+            (aside / "code").mkdir()
+            (aside / "code" / content).write_text(content)
+    assert names(tmp_path / "code") == ["new"]
+
+
+def test_a_stop_between_two_files_leaves_none_that_says_all_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves = ["second", "first"]
+
+    def replace(path: Path, target: Path) -> None:
+        if not moves:
+            raise OSError("full")
+        moves.pop()
+        path.rename(target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(OSError, match="full"), whole_files(tmp_path, last="config.json") as aside:
+        for name in ("vocab.json", "config.json", "a.txt"):
+            (aside / name).write_text("1")
+    assert names(tmp_path) == ["a.txt", "vocab.json"]
 
 
 def test_leftovers_of_a_kill_are_cleared(tmp_path: Path) -> None:
