@@ -159,9 +159,8 @@ class TriangularOperator(nn.Module):
         total = history.shape[1]
         kept = min(total, self.max_positions)
         index = (torch.arange(kept, device=values.device) + pads).clamp(max=total - 1)  # (batch, kept)
-        inside = torch.arange(kept, device=values.device) + pads < total
+        # Places behind the last real token meet the zeros of a triangular matrix, whatever they hold.
         rows = history[..., :-1].gather(1, index.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
-        rows = rows * (real.gather(1, index) & inside).unsqueeze(-1)
         positions = (positions - pads).clamp(min=0)  # (batch, length)
         if not has_numbers(positions):
             self._check_length(layout, values.shape[1])
