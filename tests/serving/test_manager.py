@@ -52,6 +52,14 @@ def alone(model, prompt, new_tokens, **options):
     return out[0, len(prompt) :].tolist()
 
 
+@torch.no_grad()
+def logprobs(model, prompt, tokens):
+    """What the model says of each token after the prompt, read at once."""
+    whole = torch.tensor([prompt + tokens])
+    chosen = model(whole).logits[0, len(prompt) - 1 : -1].log_softmax(dim=-1).gather(1, whole.new_tensor([tokens]).T)
+    return chosen.flatten().tolist()
+
+
 def collect(manager, names):
     """Return the last result of each request."""
     results, end = {}, time.monotonic() + 60
@@ -87,12 +95,14 @@ def test_processors_that_need_lengths_ends_or_the_prompt_are_those_of_generate(s
 
 def test_requests_join_and_leave_mid_flight(model):
     expected = [alone(model, prompt, length) for prompt, length in zip(PROMPTS, LENGTHS, strict=True)]
-    rows = ContinuousBatchingConfig(max_requests_per_batch=3)
+    rows = ContinuousBatchingConfig(max_requests_per_batch=3, return_logprobs=True)
     with model.continuous_batching_context_manager(GREEDY, continuous_batching_config=rows) as manager:
         names = [manager.add_request(p, max_new_tokens=n) for p, n in zip(PROMPTS, LENGTHS, strict=True)]
         results = collect(manager, names)
         assert [result.generated_tokens for result in results] == expected
         assert [result.prompt_ids for result in results] == PROMPTS
+        for prompt, result in zip(PROMPTS, results, strict=True):
+            assert result.logprobs == pytest.approx(logprobs(model, prompt, result.generated_tokens), abs=1e-5)
         # The longest prompt asks for nothing and leaves at once.
         again = [manager.add_request([4] * 40, max_new_tokens=0), manager.add_request(PROMPTS[1], max_new_tokens=5)]
         assert [result.generated_tokens for result in collect(manager, again)] == [[], expected[1]]
@@ -100,7 +110,12 @@ def test_requests_join_and_leave_mid_flight(model):
 
 
 @pytest.mark.parametrize(
-    ("limits", "expected"), [({"max_requests_per_batch": 3}, [3, 3]), ({"max_batch_tokens": 7}, [2, 4])]
+    ("limits", "expected"),
+    [
+        ({"max_requests_per_batch": 3}, [3, 3]),
+        ({"max_batch_tokens": 7}, [2, 4]),
+        ({"max_batch_tokens": 2}, [1, 2]),  # less than a prompt has: one at a time
+    ],
 )
 def test_as_many_requests_join_as_the_limits_allow(small, monkeypatch, limits, expected):
     sizes, step = [], manager_module.RequestBatch.step
@@ -253,6 +268,12 @@ def test_a_request_fails_alone(small, prompt, arguments, message):
     assert bad.status == RequestStatus.FAILED and message in bad.error
 
 
+def test_a_request_may_use_every_position(small):
+    with small.continuous_batching_context_manager(GREEDY) as manager:
+        [result] = collect(manager, [manager.add_request([1] * 30, max_new_tokens=11)])  # the last is not read
+    assert (result.error, result.generated_tokens) == (None, alone(small, [1] * 30, 11))
+
+
 def test_draws_are_from_the_tokens_that_generate_draws_from():
     """By default the 50 likeliest."""
     model = quiet(TNNForCausalLM(TNNConfig(**{**SMALL, "vocab_size": 400}, num_hidden_layers=1)))
@@ -277,6 +298,12 @@ def test_a_prompt_of_another_kind_fails_alone(small, prompt, message):
     results = list(small.generate_batch([[5, 6], prompt, torch.tensor([[5, 6]])], generation_config=GREEDY).values())
     assert re.search(message, results[1].error) and results[1].generated_tokens == []
     assert results[0].generated_tokens == results[2].generated_tokens == alone(small, [5, 6], 5)
+
+
+def test_a_name_that_was_given_by_hand_is_given_to_no_other_request(small):
+    manager = small.init_continuous_batching(GREEDY)
+    names = [manager.add_request([3, 4], request_id=name) for name in ("req_0", None, "req_2", None)]
+    assert names == ["req_0", "req_1", "req_2", "req_3"]
 
 
 def test_a_name_that_is_no_string_is_refused(small):
