@@ -144,6 +144,17 @@ def test_a_tokenizer_without_end_of_text_joins_documents(bpe) -> None:
     assert total_bytes(blocks) == 3
 
 
+@pytest.mark.parametrize(("lacks", "separator"), [([], "</s>"), (["eos"], "<pad>"), (["eos", "sep"], "<unk>")])
+def test_the_end_of_a_text_stands_between_documents_before_other_tokens(lacks: list[str], separator: str) -> None:
+    tokenizer = build_tokenizer("byte")
+    tokenizer.sep_token, tokenizer.bos_token = "<pad>", "<unk>"
+    for name in lacks:
+        setattr(tokenizer, f"{name}_token", None)
+    between = tokenizer.convert_tokens_to_ids(separator)
+    packed = columns(pack_for_training(documents(["ab", "cd"]), tokenizer, 6))
+    assert packed["input_ids"] == [[between, 100, 101, between, 102, 103]]
+
+
 def test_a_stream_drops_one_rest_every_thousand_documents(byte) -> None:
     packed = columns(pack_for_training(documents(["abcd"] * 1500, streaming=True), byte, 1000))
     assert len(packed["input_ids"]) == 5 + 2  # 5000 and 2500 tokens

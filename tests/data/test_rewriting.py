@@ -47,6 +47,8 @@ def test_parts_move_whole_and_a_quarter_of_the_tokens_is_foreign() -> None:
 def test_ends_of_texts_within_a_block_are_no_borders() -> None:
     pair = rewritten([2, 10, 11, 2, *range(12, 40)])
     assert pair.count(2) == 2 and pair.index(2) == len(pair) // 2 - 1
+    few = [2, 10, 2, 11, *[2] * 6]  # where the rest does not suffice
+    assert len(rewritten(few)) == len(few)
 
 
 def test_it_is_a_function_of_the_generator() -> None:

@@ -193,6 +193,8 @@ def test_bytes_of_tokens_with_gaps_overlaps_and_no_offsets() -> None:
     # Skipped spaces go to the token after them, the rest of the text to the last one.
     np.testing.assert_array_equal(token_bytes("ab  cd \u20ac", 2, [(0, 2), (4, 6)]), [2, 8])
     np.testing.assert_array_equal(token_bytes("\u20acx", 3, [(0, 1), (0, 1), (1, 2)]), [3, 0, 1])
+    # A token within those before it stands for nothing more.
+    np.testing.assert_array_equal(token_bytes("abcd", 3, [(0, 3), (1, 2), (2, 4)]), [3, 0, 1])
     np.testing.assert_array_equal(token_bytes("\u20acx", 4), [1, 1, 1, 1])
     np.testing.assert_array_equal(token_bytes("abcde", 2), [2, 3])
     assert token_bytes("", 0).shape == (0,)

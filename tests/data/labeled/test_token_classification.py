@@ -31,6 +31,7 @@ def test_words_beyond_the_length_are_left_out_and_count_as_label_0(tokenizers):
     task = TokenClassification.from_data(table(), "tokens", "tags")
     encoded = task.encode(table(), tokenizers["bytes"], 12, "training")  # "The café" is 9 bytes, " in" 3
     assert encoded["kept"][0] == [0, 1] and len(encoded["input_ids"][0]) == 10
+    assert task.encode(table(), tokenizers["bytes"], 13, "training")["kept"][0] == [0, 1, 2]  # which just fits
     labels = np.full((3, 10), -100)
     for row, own in zip(labels, encoded["labels"], strict=True):
         row[: len(own)] = own
