@@ -73,6 +73,15 @@ def test_wrong_arguments_of_every_run_are_refused(tmp_path: Path, more: list[str
         parse("--output-dir", str(tmp_path), *more).check()
 
 
+def test_a_resumed_run_looks_into_its_own_folder_first(tmp_path: Path) -> None:
+    own = "--output-dir", str(tmp_path)
+    other = tmp_path / "other"
+    assert parse(*own).earlier_folders == []
+    assert parse(*own, "--resume").earlier_folders == [tmp_path]
+    checkpoint = other / "checkpoint-3"
+    assert parse(*own, "--resume", str(checkpoint)).earlier_folders == [tmp_path, other, checkpoint]
+
+
 def test_there_is_no_run_without_a_folder() -> None:
     with pytest.raises(ValueError, match="give --output-dir"):
         parse().check()

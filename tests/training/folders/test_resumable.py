@@ -151,6 +151,7 @@ def test_shares_of_a_run_are_no_changed_arguments(tmp_path: Path, monkeypatch: p
     said: list[str] = []
     monkeypatch.setattr(trainer_utils.logger, "warning_once", said.append)
     trainer(tmp_path, logging_steps=0.5, save_steps=0.3).train()
+    assert names(tmp_path) >= {"checkpoint-2", "checkpoint-4"} and "checkpoint-3" not in names(tmp_path)
     resumed = trainer(tmp_path, logging_steps=0.5, save_steps=0.3)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     assert not said and (resumed.args.logging_steps, resumed.args.save_steps) == (0.5, 0.3)
