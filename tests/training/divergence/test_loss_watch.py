@@ -86,7 +86,7 @@ def test_weights_are_good_until_the_loss_of_the_next_update_is_not() -> None:
     seen = next(step for step, loss in enumerate(curve, 1) if watch.see(step, loss) is not None)
     assert seen > 110
     assert 90 <= watch.good_until() <= 99
-    for losses, good in (([3.0] * 7, 6), ([3.0] * 40, 39), ([3.0] * 40 + [50.0] * 2, 39), ([], 0)):
+    for losses, good in (([3.0] * 7, 6), ([100.0] * 7, 6), ([3.0] * 40, 39), ([3.0] * 40 + [50.0] * 2, 39), ([], 0)):
         watch = LossWatch(VOCABULARY)
         assert all(watch.see(step, loss) is None for step, loss in enumerate(losses, 1))
         assert watch.good_until() == good

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import EarlyStoppingCallback, GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import ExportableState
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.training import fault_of
@@ -61,6 +62,18 @@ class Poison(TrainerCallback):
         if state.global_step == self.step:
             with torch.no_grad():
                 next(model.parameters())[0] = math.inf
+
+
+class Counter(TrainerCallback, ExportableState):
+    """Counts updates, as a part of what checkpoints hold."""
+
+    updates = 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.updates += 1
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"updates": self.updates}}
 
 
 class Removal(TrainerCallback):
@@ -182,9 +195,10 @@ def test_back_off_goes_back_lowers_the_rate_and_keeps_the_order_of_data(
 
 
 def test_back_off_to_the_start_is_a_run_with_the_lower_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopping = [EarlyStoppingCallback(20)]
+    counter = Counter()
+    callbacks = [EarlyStoppingCallback(20), counter]
     options: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
-    run = trainer(tmp_path / "a", DivergenceWatch("back-off"), stopping, at=(3,), limit=0.005, **options)
+    run = trainer(tmp_path / "a", DivergenceWatch("back-off"), callbacks, at=(3,), limit=0.005, **options)
     ticks = itertools.count(0, 1000)
     monkeypatch.setattr(resumable, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     output = run.train()
@@ -193,7 +207,7 @@ def test_back_off_to_the_start_is_a_run_with_the_lower_rate(tmp_path: Path, monk
     assert [entry["back_to"] for entry in run.divergence.back_offs] == [0]
     lower = trainer(tmp_path / "b", DivergenceWatch("stop"), learning_rate=0.005, **options)
     lower.train()
-    assert losses(run) == losses(lower)
+    assert losses(run) == losses(lower) and counter.updates == len(losses(run)) == 8
     for name, parameter in lower.model.state_dict().items():
         assert torch.equal(parameter, run.model.state_dict()[name])
 
