@@ -194,6 +194,20 @@ def test_a_model_that_was_not_trained_keeps_its_averages(tmp_path: Path) -> None
         assert not torch.equal(norm.running_mean, mean)
 
 
+def test_rows_that_fill_no_batch_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All batches weigh the same, so they are of one size."""
+    sizes: list[int] = []
+    monkeypatch.setattr(
+        batch_averages,
+        "average_batch_norms",
+        lambda model, batches: sizes.extend(len(batch["input_ids"]) for batch in batches),
+    )
+    run = trainer(tmp_path, rows(19), max_steps=1)
+    run.train()
+    run.evaluate()
+    assert sizes == [4] * 4
+
+
 def test_running_averages_are_those_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without averages that are made anew, too, further processes evaluate with what the first one has."""
     sent: list[torch.Tensor] = []

@@ -142,6 +142,18 @@ def test_a_schedule_ends_at_the_rate_that_is_given(tmp_path: Path, optim: str, n
     assert {round(group["lr"], 12) for group in run.optimizer.param_groups} == last
 
 
+def test_a_schedule_of_matrices_alone_ends_at_as_large_a_share(tmp_path: Path) -> None:
+    options = {"optim": "muon", "learning_rate": 1e-2, "muon_learning_rate": 4e-2}
+    run = trainer(tmp_path, lr_scheduler_type="cosine_with_min_lr", lr_scheduler_kwargs={"min_lr": 1e-3}, **options)
+    names = hidden_matrices(run.model)
+    for name, parameter in run.model.named_parameters():
+        parameter.requires_grad_(name in names)
+    run.create_optimizer_and_scheduler(1)
+    run.optimizer.step()
+    run.lr_scheduler.step()
+    assert {round(group["lr"], 12) for group in run.optimizer.param_groups} == {4e-3}
+
+
 def test_the_rate_that_is_logged_is_the_learning_rate(tmp_path: Path) -> None:
     options = {"muon_learning_rate": 0.02, "kernel_learning_rate": 1e-2, "lr_scheduler_type": "constant"}
     for optim in ("muon", "adamw_torch"):
