@@ -33,6 +33,13 @@ def test_one_token_says_nothing(check):
         check(make("tnn", False), length=1)
 
 
+@pytest.mark.parametrize("check", [check_causal, check_equivariance])
+def test_outputs_that_are_no_numbers_prove_nothing(check):
+    model = make("attention", True)
+    model.layers[0].mixer.o_proj.weight.data.fill_(float("nan"))
+    assert not check(model, length=3)
+
+
 def test_models_of_the_library():
     sizes = {"vocab_size": 3, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     assert check_causal(LlamaModel(LlamaConfig(intermediate_size=8, **sizes)))

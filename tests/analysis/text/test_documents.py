@@ -1,11 +1,19 @@
 """Documents of tokens: the prefix, the size of the text, what is left out and refused."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from tokenizers.normalizers import BertNormalizer
 from transformers import ByT5Tokenizer
 
-from hf_seqmix.analysis.text.documents import find_prefix_token, refuse_other_tokenizer, tokenize_documents
+from hf_seqmix.analysis.text.documents import (
+    find_prefix_token,
+    positions_explained,
+    refuse_other_tokenizer,
+    tokenize_documents,
+)
 from hf_seqmix.data import train_bpe
 
 
@@ -23,6 +31,14 @@ def test_ids_beyond_the_vocabulary_are_refused() -> None:
     refuse_other_tokenizer(largest=9, vocabulary=10)
     with pytest.raises(ValueError, match=r"the id 10, and the model's vocabulary has 10 entries: use the tokenizer"):
         refuse_other_tokenizer(largest=10, vocabulary=10)
+
+
+def test_only_tokens_beyond_the_positions_of_a_model_explain_an_error() -> None:
+    model: Any = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=4))
+    with pytest.raises(IndexError, match="another"), positions_explained(model, 4):
+        raise IndexError("another")
+    with pytest.raises(ValueError, match=r"choose context lengths up to 4"), positions_explained(model, 5):
+        raise IndexError("no such position")
 
 
 def test_figures_of_a_simpler_text_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -220,6 +220,11 @@ class Leaky(torch.nn.Module):
         return CausalLMOutput(logits=logits + self.share * logits.flip(1))
 
 
+def test_the_future_is_seen_where_moved_tokens_are_those_that_were_there():
+    with pytest.raises(ValueError, match="not a causal language model"):
+        refuse_future(Leaky(torch.float32, 1.0), np.array([3, 4, 4, 3]), half=2)
+
+
 def test_half_precision_is_allowed_to_round_and_not_to_see_the_future():
     tokens = np.arange(16)
     refuse_future(Leaky(torch.bfloat16, 0.01), tokens)
