@@ -91,6 +91,7 @@ def test_a_killed_run_goes_on(pretrain: Any, tmp_path: Path) -> None:
     [
         ({}, ["--block-size", "11"], "row 0 of the train split has 12 input_ids.*which is 11"),
         ({"vocab_size": 30}, [], "tokens from 0 to 29, but vocab_size is 20"),
+        ({"input_ids": [-100] + [3] * 11}, [], "tokens from -100 to"),
         ({"drop": "labels"}, ["--objective", "masked"], "masked model need the columns input_ids and labels"),
         ({"drop": "input_ids"}, [], "need the column input_ids; those of the train split have labels"),
         ({"labels": [-100] * 12}, [], "no token of the training data is predicted"),
@@ -107,8 +108,8 @@ def test_wrong_rows_end_with_a_message(
 ) -> None:
     split = rows(vocab_size=change.get("vocab_size", 20))["train"]
     split = split.remove_columns([name for name in [change.get("drop")] if name])
-    if "labels" in change:
-        split = split.map(lambda _: {"labels": change["labels"]})
+    given = {name: change[name] for name in ("input_ids", "labels") if name in change}
+    split = split.map(lambda _: given) if given else split
     split.to_parquet(tmp_path / "train.parquet")
     with pytest.raises(SystemExit, match=f"(?s){message}"):
         pretrain.main(command(tmp_path / "run", "--train-file", str(tmp_path / "train.parquet"), *options))
