@@ -174,6 +174,14 @@ def test_an_update_is_a_whole_one_and_changes_no_weight(models):
     assert 0 <= averages <= 8 * len(before)  # its counts of steps
 
 
+def test_what_stays_between_updates_is_a_part_of_the_peak(models, monkeypatch):
+    monkeypatch.setattr(models, "peak_bytes", lambda call, device: 2**20)
+    contest = models.Contest("listops", {"tnn": make_run("tnn", max_length=24)}, None, 2, "cpu", 1, 1, 1.0)
+    [row] = models.measure(contest)
+    weights = 12 * row["num_parameters"] / 2**20  # with AdamW's two averages, four bytes each
+    assert 1 + weights <= row["peak_memory_mib"] < 1.1 + weights
+
+
 def test_an_update_of_a_recipe_of_minutes_is_by_muon(models):
     """Its precision is settled here, as the run settled its own."""
     run = make_run("tnn", max_length=24)
