@@ -153,7 +153,7 @@ def check_card(text: str) -> None:
     Raises:
         ValueError: naming the section of each blank, or the fault of the metadata.
     """
-    block = re.match(r"\s*---[ \t]*\n(.*?)\n---[ \t]*(?:\n|$)", text, flags=re.DOTALL)
+    block = re.match(r"\s*---[ \t]*\r?\n(.*?)\n---[ \t]*(?:\r?\n|$)", text, flags=re.DOTALL)
     if not block:
         raise ValueError("the card has no metadata: it must begin with a block of YAML between two lines of '---'.")
     try:

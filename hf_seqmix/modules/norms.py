@@ -155,6 +155,7 @@ class StaticNorm(nn.Module):
         """Scale each channel of (batch, length, channels); `mask` (batch, length) is True at real tokens."""
         if self.calibrating:
             self._calibrate(hidden_states, mask)
+            self.calibrating = False  # what follows has seen this scale
         return hidden_states * self.weight.to(hidden_states.dtype)
 
     @torch.no_grad()
@@ -173,8 +174,9 @@ class StaticNorm(nn.Module):
 def calibrate_static_norms(model: nn.Module, *args: Any, **kwargs: Any) -> None:
     """Set the scales of every `StaticNorm` of a model so that its output has a mean square of 1 on one batch.
 
-    One forward pass in evaluation mode is enough: each norm is set before what follows it sees its output. Call it
-    once, before training.
+    One forward pass in evaluation mode is enough: each norm is set before what follows it sees its output. A norm that
+    is applied several times (`tie_iterations`) is set at its first use, and has other mean squares at later ones. Call
+    it once, before training.
 
     Args:
         model: holds at least one `StaticNorm`.

@@ -74,7 +74,7 @@ def read_batch(arguments: argparse.Namespace, model: PreTrainedModel) -> tuple[d
     """Return what the model reads, and what that is in words.
 
     Raises:
-        ValueError: if there is less text than asked for.
+        ValueError: if there is less text than asked for, or no held-out split.
     """
     if model.main_input_name == "pixel_values":
         config = model.config
@@ -87,7 +87,12 @@ def read_batch(arguments: argparse.Namespace, model: PreTrainedModel) -> tuple[d
         texts, name = [arguments.text_file.read_text(encoding="utf-8")], arguments.text_file.name
     else:
         corpus = load_corpus(arguments.dataset)
-        split = "test" if "test" in corpus else "validation"
+        split = next((name for name in ("test", "validation") if name in corpus), None)
+        if split is None:
+            raise ValueError(
+                f"{arguments.dataset} has neither a test nor a validation split, only {', '.join(corpus)}: give "
+                "a file by --text-file."
+            )
         texts, name = corpus[split]["text"], f"the {split} split of {arguments.dataset}"
     wanted = arguments.rows * arguments.length
     ids: list[int] = []

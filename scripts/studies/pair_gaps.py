@@ -10,6 +10,7 @@ validation loss on the first seed. A negative figure means that the model is ahe
 pair-gaps.jsonl.
 """
 
+import json
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from comparison.bins import gap_of_bins, pair_scores
 from hf_seqmix.training.command import CommandParser, explained
 from hf_seqmix.training.result_files import read_results, write_report
 from hf_seqmix.training.results import Result
+from hf_seqmix.training.run import Run
 from hf_seqmix.training.table_rows import row_results
 
 Bins = Sequence[Mapping[str, Any]]
@@ -28,6 +30,8 @@ WHOLE = ("recall", "others")
 BACK = "back "
 """Before the distance of recalled tokens."""
 SETTING = ("length", "channels")
+OF_A_SWEEP = ("learning_rate", "muon_learning_rate", "bf16", "threads")
+"""Training arguments in which runs of one comparison may differ."""
 
 
 def bounds_of(text: str) -> list[int | None]:
@@ -102,8 +106,10 @@ def row_of(results: Sequence[Result], model: str, other: str) -> dict[str, Any]:
     """Return a row of the table, with each gap by seed.
 
     Raises:
-        ValueError: the two have no seed in common, or as `bins_by_seed`.
+        ValueError: the two have no seed in common, their runs differ in more than model, rate and seed, or as
+            `bins_by_seed`.
     """
+    _check_alike([result.run for result in results if result.model in (model, other) and result.run is not None])
     run = next((result.run for result in results if result.model == model), None)
     ours, theirs = bins_by_seed(results, model), bins_by_seed(results, other)
     seeds = sorted(set(ours) & set(theirs))
@@ -121,6 +127,29 @@ def row_of(results: Sequence[Result], model: str, other: str) -> dict[str, Any]:
         "by_seed_gap": {name: dict(zip(map(str, seeds), values, strict=True)) for name, values in by_name.items()},
         **{name: _shown(values) for name, values in by_name.items()},
     }
+
+
+def _check_alike(runs: Sequence[Run]) -> None:
+    """Refuse runs of several lengths of training, data or sizes, of which the newest would be taken for all."""
+    common = [{k: v for k, v in run.training.items() if k not in OF_A_SWEEP} | {"data": run.data} for run in runs]
+    models: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for run in runs:
+        models[run.model["name"]].append(run.model["config_overrides"])
+    differing = _differing(common) + [field for fields in models.values() for field in _differing(fields)]
+    if differing:
+        raise ValueError(
+            f"the results hold runs that differ in more than model, rate and seed: {'; '.join(differing)}. Give a "
+            "file of one comparison."
+        )
+
+
+def _differing(fields: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of fields that are not the same in all, with their values."""
+    found = {
+        name: sorted({json.dumps(each.get(name), sort_keys=True) for each in fields})
+        for name in dict.fromkeys(name for each in fields for name in each)
+    }
+    return [f"{name} is {' and '.join(values)}" for name, values in found.items() if len(values) > 1]
 
 
 def _shown(values: Sequence[float]) -> str:

@@ -168,7 +168,9 @@ def run_train(arguments: argparse.Namespace) -> TableRows:
             for kind in arguments.models:
                 fields = {"name": kind, "size": size, **dataclasses.asdict(shape)}
                 run = log.run(fields, dataclasses.asdict(training), seed)
-                if log.read(run) is None:
+                folder = arguments.output_dir / "models" / f"{kind}-{size}-{seed}"
+                missing = arguments.save_models and not (folder / "config.json").is_file()
+                if missing or log.read(run) is None:
                     splits = log.images()
                     model = shape.build(kind, size, splits["train"], seed)
                     log.check(model, splits["test"])
@@ -177,7 +179,7 @@ def run_train(arguments: argparse.Namespace) -> TableRows:
                     for split, images in splits.items():
                         scores |= {f"{split}_{name}": value for name, value in score(model, images).items()}
                     if arguments.save_models:  # before its results, with which it is not trained again
-                        model.save_pretrained(arguments.output_dir / "models" / f"{kind}-{size}-{seed}")
+                        model.save_pretrained(folder)
                     log.keep(run, model, scores, splits["test"], model_size=size)
                     logger.info(f"{kind} of size {size}, seed {seed}: training loss {scores['train_loss']:.4f}")
                 found = log.read(run)

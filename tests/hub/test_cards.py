@@ -168,6 +168,12 @@ def test_a_word_of_the_data_is_no_blank():
     check_card("---\nlicense: mit\n---\n# X\nThere is no more information needed.\n")
 
 
+def test_lines_may_end_as_on_windows():
+    check_card("---\r\nlicense: mit\r\n---\r\n# X\r\nText.\r\n")
+    with pytest.raises(ValueError, match="'X': TBD"):
+        check_card("---\r\nlicense: mit\r\n---\r\n# X\r\nTBD\r\n")
+
+
 def test_one_tag_is_a_tag(exported):
     _, model, tokenizer = exported["tnn"]
     card = build_card(model, tokenizer, "someone/x", {**VALUES, "tags": "vision", "language": "no"})

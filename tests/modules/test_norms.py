@@ -123,6 +123,16 @@ def test_static_norms_are_calibrated_in_one_pass_each_after_the_one_before():
     assert all(torch.equal(norm.weight, weight) for norm, weight in zip(model.norms, weights, strict=True))
 
 
+def test_a_norm_of_several_uses_is_calibrated_at_the_first():
+    model = Chain().double()
+    model.norms[1] = model.norms[0]
+    x = torch.randn(3, 11, 5, dtype=torch.float64)
+    calibrate_static_norms(model, x)
+    model.eval()(x)
+    once = torch.stack([model.seen[0], model.seen[2]]).square().mean(dim=(1, 2))
+    torch.testing.assert_close(once, torch.ones_like(once))  # what comes after the second use knows of it
+
+
 def test_a_model_without_static_norms_cannot_be_calibrated():
     with pytest.raises(ValueError, match="no static norms"):
         calibrate_static_norms(nn.Linear(2, 2), torch.zeros(1, 2))

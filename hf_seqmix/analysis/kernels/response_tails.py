@@ -13,6 +13,7 @@ from ...models.toeplitz.encoder import RelativePositionEncoder
 __all__ = ["ResponseTail", "activation_inputs", "kinks", "response_at", "response_tail"]
 
 _STEP = 1e-9  # away from a kink: far above rounding and far below the usual distance to the next one
+_ONE_KINK = 4 * _STEP  # as close, and kinks of several units are one, whose jump is that of all of them
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class ResponseTail:
     Attributes:
         slopes: (channels, 2), R' at 0 and pi.
         values: (channels, 2), I at 0 and pi; None for a causal kernel.
-        kinks: (kinks,) frequencies inside (0, pi) at which a slope jumps.
+        kinks: (kinks,) frequencies inside (0, pi) at which a slope jumps, that of several units once.
         jumps: (channels, kinks), slope of R right of the kink minus slope left of it.
         imaginary_jumps: (channels, kinks), the same of I; None for a causal kernel.
     """
@@ -170,7 +171,7 @@ def response_tail(encoder: RelativePositionEncoder, frequency_input: str, is_cau
     values = response_at(encoder, ends, frequency_input, is_causal)[1]
     if isinstance(encoder.activation, torch.nn.ReLU):
         read = torch.cos if frequency_input == "cosine" else (lambda x: x)
-        before, after = kinks(encoder, 0.0, math.pi, read)
+        before, after = _inside_once(*kinks(encoder, 0.0, math.pi, read))
     else:
         before = after = ends[:0]
     left = _slopes(encoder, before - _STEP, frequency_input, is_causal)
@@ -179,6 +180,20 @@ def response_tail(encoder: RelativePositionEncoder, frequency_input: str, is_cau
     return ResponseTail(
         slopes, None if values is None else values.detach(), before, right[0] - left[0], imaginary_jumps
     )
+
+
+def _inside_once(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each kink once, and those at the ends not at all: the slopes there know of them.
+
+    Without biases all units of a first layer have their kink at one frequency.
+    """
+    order = before.argsort()
+    before, after = before[order], after[order]
+    apart = before[1:] - after[:-1] > _ONE_KINK
+    edge = torch.ones_like(before[:1], dtype=torch.bool)
+    before, after = before[torch.cat([edge, apart])], after[torch.cat([apart, edge])]
+    inside = (before > _ONE_KINK) & (after < math.pi - _ONE_KINK)
+    return before[inside], after[inside]
 
 
 @torch.inference_mode(False)

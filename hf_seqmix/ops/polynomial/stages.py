@@ -101,7 +101,7 @@ def attend(
             q, scale = q * scale.reshape(*scale.shape, 1, 1), None
         if not causal:
             return torch.einsum("bthc,bhcd->bthd", q.to(dtype), _plus(outer_sum(k, v), state))
-        if form == "parallel" or (form == "chunked" and short):
+        if form == "parallel" or (form == "chunked" and short) or q.shape[1] == 0:
             return _parallel(cast(q, dtype), cast(k, dtype), cast(v, dtype), state)
         earlier = k.shape[1] - q.shape[1]
         if earlier != 0:
@@ -237,4 +237,4 @@ def _recurrent(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> Tensor:
     for t in range(q.shape[1]):
         current = current + k[:, t, :, :, None] * v[:, t, :, None, :]
         outputs.append(torch.einsum("bhc,bhcd->bhd", q[:, t], current))
-    return torch.stack(outputs, dim=1) if outputs else v[:, :0]
+    return torch.stack(outputs, dim=1)

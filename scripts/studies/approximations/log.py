@@ -73,6 +73,7 @@ class Log:
         model: Mapping[str, Any],
         data: Mapping[str, Any],
         keep: Callable[[TrainedModel], None] | None = None,
+        is_kept: Callable[[int], bool] | None = None,
     ) -> list[Result]:
         """Return the errors of a model on a target: read, or measured for the seeds that are missing and written.
 
@@ -82,10 +83,15 @@ class Log:
             model: its name and fields.
             data: what tells the target from others.
             keep: called with each model that was trained.
+            is_kept: whether the model of a seed was kept; one that was not is trained again for its sake.
         """
         run = self._run(model, data, dataclasses.asdict(self.settings))
         runs = {seed: dataclasses.replace(run, seed=seed) for seed in self.arguments.seeds}
-        missing = [seed for seed, each in runs.items() if self.file.get(each) is None]
+        missing = [
+            seed
+            for seed, each in runs.items()
+            if self.file.get(each) is None or (is_kept is not None and not is_kept(seed))
+        ]
         if missing:
             label = ", ".join(
                 str(value) for value in (*model.values(), *data.values()) if not isinstance(value, Mapping)

@@ -122,17 +122,24 @@ def _errors(log: Log, name: str, target: Target, data: Mapping[str, Any]) -> tup
     if name == "rnn, solved":
         return statistics.median(_solved(log, target, seed, data) for seed in log.arguments.seeds), 0
 
+    def folder(seed: int) -> Path:
+        stem = "-".join([name, data["kernel"], data["alteration"], str(seed)]).replace(" ", "-")
+        return Path(log.arguments.output_dir) / "models" / stem
+
     def keep(trained: TrainedModel) -> None:
-        if log.arguments.save_models and isinstance(trained.model, TokenRegressor):
-            stem = "-".join([name, data["kernel"], data["alteration"], str(trained.seed)]).replace(" ", "-")
-            trained.model.save_pretrained(Path(log.arguments.output_dir) / "models" / stem)
+        if isinstance(trained.model, TokenRegressor):
+            trained.model.save_pretrained(folder(trained.seed))
+
+    def is_kept(seed: int) -> bool:
+        return (folder(seed) / "config.json").is_file()
 
     model: dict[str, Any] = {"name": name}
     if fields := dict(MIXERS.get(name, ("", {}))[1]):
         model["mixer_config"] = fields
     if name == "library":
         model["config"] = library_config(target)
-    results = log.train(functools.partial(_model, name, target), target, model, data, keep)
+    kept = (keep, is_kept) if log.arguments.save_models and name in (*MIXERS, "library") else ()
+    results = log.train(functools.partial(_model, name, target), target, model, data, *kept)
     return median(results), unfinished(results)
 
 

@@ -16,6 +16,7 @@ from transformers import (
 )
 
 # Importing the package registers its families with the Auto classes.
+from hf_seqmix._files import whole_files
 from hf_seqmix.data import (
     associative_recall,
     build_tokenizer,
@@ -171,7 +172,8 @@ def _tokenizer(spec: str, documents: Any, causal: bool, folder: Path) -> PreTrai
     if (saved / "tokenizer_config.json").is_file():
         return AutoTokenizer.from_pretrained(saved)
     tokenizer = build_tokenizer(spec, texts, mask_token=not causal)
-    tokenizer.save_pretrained(saved)
+    with whole_files(saved, last="tokenizer_config.json") as aside:
+        tokenizer.save_pretrained(aside)
     return tokenizer
 
 

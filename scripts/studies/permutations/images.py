@@ -1,5 +1,6 @@
 """The task `images` of permutation.py: classifiers of images."""
 
+import dataclasses
 from functools import cached_property
 
 import torch
@@ -47,9 +48,28 @@ class ImageTask(Task):
                 f"{self.name} tells {config.num_labels} classes apart, but the data has "
                 f"{len(splits['train'].names)}: give a model that was trained on these classes."
             )
+        known = tuple(str(name) for _, name in sorted((config.id2label or {}).items()))
+        splits = {split: self._as_the_head_has_them(images, known) for split, images in splits.items()}
         with torch.no_grad(), permuted_tokens(model, self.order):  # before anything is scored
             model(pixel_values=splits["test"].pixel_values[:1])
         return splits
+
+    def _as_the_head_has_them(self, images: Images, known: tuple[str, ...]) -> Images:
+        """Return images with the class ids of the model, whose classes may stand in another order than the data's.
+
+        Raises:
+            ValueError: both name their classes, and the names differ.
+        """
+        numbers = tuple(map(str, range(len(known))))
+        if images.names == known or images.names == numbers or known == tuple(f"LABEL_{each}" for each in numbers):
+            return images
+        if set(images.names) != set(known):
+            raise ValueError(
+                f"{self.name} tells {', '.join(known)} apart, but the data has {', '.join(images.names)}: give a "
+                "model that was trained on these classes, or name them as the model does."
+            )
+        places = torch.tensor([known.index(name) for name in images.names])
+        return dataclasses.replace(images, labels=places[images.labels], names=known)
 
     def train(self, model: PreTrainedModel, seed: int) -> None:
         """Train a model on."""

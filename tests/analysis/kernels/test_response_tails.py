@@ -109,6 +109,22 @@ def test_kinks_belong_to_the_tail(frequency_input, is_causal):
         assert ((measured - ends_only).norm(dim=1) / measured.norm(dim=1)).min() > 0.2
 
 
+@pytest.mark.parametrize("frequency_input", ["omega", "cosine"])
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_units_that_share_a_kink_have_one_jump(frequency_input, is_causal):
+    """Without biases, as by `linear_init="normal"`, all of them do: at 0, or at pi / 2."""
+    network = RelativePositionEncoder(1 if is_causal else 2, 8, 1, "relu", "none").double()
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            parameter *= not name.endswith("bias")
+    tail = response_tail(network, frequency_input, is_causal)
+    assert len(tail.kinks) == (frequency_input == "cosine")
+    length, lags = 2**16, torch.arange(300, 340)
+    taps = FrequencyKernel(network, length, frequency_input, is_causal)(length + 1).detach()
+    measured = taps[:, lags if is_causal else lags + length]
+    assert (measured - tail.taps(lags)).norm() < 0.01 * measured.norm()
+
+
 def test_refusals():
     with pytest.raises(ValueError, match=r"float32; slopes at kinks need float64"):
         response_tail(encoder().float(), "omega")

@@ -115,6 +115,9 @@ def test_empty_inputs(shape):
         for causal in (True, False):
             y = linear_attention(x, x, x, causal=causal, form=form)
             assert y.shape == x.shape
+            q = torch.randn_like(x, requires_grad=True)  # needs a gradient alone
+            linear_attention(q, x.detach(), x.detach(), causal=causal, form=form).sum().backward()
+            assert q.grad is not None and q.grad.shape == x.shape
     y.sum().backward()
     assert running_sum(x).shape == x.shape
     assert outer_sum(x, x).shape == (shape[0], 3, 4, 4)

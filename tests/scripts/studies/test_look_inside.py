@@ -55,6 +55,13 @@ def test_models_of_the_library_and_texts_of_ones_own(script, tmp_path):
         script.main([*command, "--length", "9999", "--output-dir", str(tmp_path / "out")])
 
 
+def test_data_without_a_held_out_split_is_refused(script, tmp_path):
+    (tmp_path / "notes.txt").write_text("x = 1\n" * 40, encoding="utf-8")
+    command = ["--model", str(ROOT / "model_cards" / "tnn-python-2m"), "--dataset", str(tmp_path / "notes.txt")]
+    with pytest.raises(SystemExit, match=r"neither a test nor a validation split, only train: give a file by --text"):
+        script.main([*command, "--length", "8", "--rows", "1", "--output-dir", str(tmp_path / "out")])
+
+
 def test_bad_numbers_and_models_are_refused(script, tmp_path):
     with pytest.raises(SystemExit, match="--probes is 0; it must be at least 1"):
         script.main(["--model", "x", "--probes", "0", "--output-dir", str(tmp_path)])

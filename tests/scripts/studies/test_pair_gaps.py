@@ -1,5 +1,6 @@
 """Gaps of two models at classes of tokens, read from results alone."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -59,6 +60,15 @@ def test_classes_are_weighed_by_tokens_and_taken_at_the_best_rate(script: Module
     wanted = {"tokens": "recall", "length": 16, "channels": 8, "against": "theirs"}
     found = {each.seed: each.value for each in kept if wanted.items() <= dict(each.setting).items()}
     assert found == pytest.approx({0: 1.0, 1: 2.0})
+
+
+def test_runs_of_other_trainings_are_refused(script: ModuleType, file: Path) -> None:
+    kept = read_results(file)
+    longer = [dataclasses.replace(each, run=dataclasses.replace(each.run, training={"max_steps": 4})) for each in kept]
+    write_results(file.with_name("other.jsonl"), [*kept, *longer[:1]])
+    command = ["--results", str(file.with_name("other.jsonl")), "--model", "ours", "--against", "theirs"]
+    with pytest.raises(SystemExit, match=r"differ in more than model, rate and seed: .*max_steps is 4 and null"):
+        script.main([*command, "--output-dir", str(file.parent)])
 
 
 def test_a_model_that_is_not_there_is_named(script: ModuleType, file: Path) -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+from transformers import AutoModelForImageClassification, PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 from vision.training import Classifiers, Images
 
 import hf_seqmix
@@ -103,6 +103,29 @@ def test_a_classifier_has_four_accuracies(script, classifier, tmp_path, monkeypa
     assert seeds == {"as it is": {None}, "permuted": {None}, "trained on": {0, 1}, "trained on, permuted": {0, 1}}
     monkeypatch.setattr(script, "figures_of", None)  # a second call reads the file
     assert script.main(command) == [accuracy, loss]
+
+
+def test_classes_stand_in_the_order_of_the_model(script, classifier, tmp_path):
+    """The same model with the rows of its head and their names swapped."""
+    model = AutoModelForImageClassification.from_pretrained(classifier)
+    with torch.no_grad():
+        for parameter in model.classifier.parameters():
+            parameter.copy_(parameter.flip(0))
+    for name, labels in (("swapped", "ba"), ("other", "ac")):
+        model.config.id2label = dict(enumerate(labels))
+        model.save_pretrained(tmp_path / name)
+
+    def named(rows):
+        table = pictures(rows)
+        return table.cast_column("label", datasets.Value("string")).map(lambda row: {"label": "ab"[int(row["label"])]})
+
+    command = ["images", *tables(tmp_path, named), "--moved", "5", "--steps", "1", "--batch-size", "4", "--model"]
+    rows = script.main([*command, classifier, str(tmp_path / "swapped"), "--output-dir", str(tmp_path / "out")])
+    for metric in ("accuracy", "loss"):
+        one, other = ([row[name] for name in ("as it is", "permuted")] for row in rows if row["metric"] == metric)
+        assert one == pytest.approx(other, rel=1e-5)
+    with pytest.raises(SystemExit, match=r"other tells a, c apart, but the data has a, b: give a model"):
+        script.main([*command, str(tmp_path / "other"), "--output-dir", str(tmp_path / "none")])
 
 
 def test_no_token_that_moves_changes_nothing(script, classifier, tmp_path):
