@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .dispatch import dispatch
 
-__all__ = ["channels_adjacent", "positions_adjacent", "transposed", "write_channels"]
+__all__ = ["channels_adjacent", "no_view", "positions_adjacent", "transposed", "write_channels"]
 
 # Channels that are exchanged together: two cache lines of a position. Threads share among them, too.
 _GROUP = 32
@@ -20,6 +20,14 @@ _GROUP = 32
 def channels_adjacent(x: Tensor) -> bool:
     """Return whether channels, not positions, of (batch, channels, length) on a CPU are side by side in memory."""
     return x.device.type == "cpu" and x.stride(1) == 1 and x.stride(2) != 1
+
+
+def no_view(x: Tensor) -> Tensor:
+    """Return x as a tensor of its own on the same memory, without derivatives.
+
+    What a `torch.autograd.Function` returns as a view, such as a transpose, cannot be changed in place.
+    """
+    return x.new_empty(0).set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride()) if x._is_view() else x
 
 
 def positions_adjacent(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -15,6 +15,7 @@ from ..common.backend import kernel_module
 from ..common.crossovers import implementation
 from ..common.dispatch import ORDINARY, check_real, dispatch, without_autocast
 from ..common.invariance import is_batch_invariant
+from ..common.layout import no_view
 from .weight_gradient import weight_gradient
 
 __all__ = ["convolve", "gradient_of_taps", "short_conv", "short_conv_dense", "short_conv_step"]
@@ -156,7 +157,7 @@ class _ShortConv(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, back: int) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.back = back
-        return convolve(x, weight, back)
+        return no_view(convolve(x, weight, back))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None]:

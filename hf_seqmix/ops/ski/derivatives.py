@@ -17,6 +17,7 @@ from torch import Tensor
 from ..common.backend import kernel_module
 from ..common.crossovers import implementation
 from ..common.dispatch import compute_dtype
+from ..common.layout import no_view
 from ..common.operator import define_operator, differentiable_operator
 from ..short_convolution.product import convolve, gradient_of_taps, short_conv
 from ..toeplitz.derivatives import toeplitz_gradients, toeplitz_product
@@ -78,7 +79,7 @@ class _TorchProduct(torch.autograd.Function):
         ctx.save_for_backward(x, taps, kernel, inducing)
         ctx.grid = grid
         mixed = toeplitz_product(False, inducing, kernel, "output", False)
-        return add_interpolated(convolve(x, taps), mixed, blocks)
+        return no_view(add_interpolated(convolve(x, taps), mixed, blocks))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..common.dispatch import ORDINARY, Route, compute_dtype, dispatch, without_autocast
+from ..common.layout import no_view
 
 __all__ = [
     "InducingGrid",
@@ -243,7 +244,7 @@ class _Interpolate(torch.autograd.Function):
         for tokens, points, matrix in interpolation_blocks(length, grid, values.dtype, values.device):
             # Into its place: beta 0 ignores what the empty memory holds, NaN included.
             out[:, tokens].baddbmm_(matrix.expand(batch, -1, -1), rows[:, points], beta=0)
-        return out.transpose(1, 2)
+        return no_view(out.transpose(1, 2))
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:

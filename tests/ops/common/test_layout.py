@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from hf_seqmix.ops import InducingGrid, short_conv, ski_matmul
 from hf_seqmix.ops.common.layout import channels_adjacent, positions_adjacent, transposed, write_channels
+from hf_seqmix.ops.ski.product import sparse_low_rank_matmul
 
 SIZES = [(1, 1, 1), (2, 1, 5), (2, 7, 1), (3, 5, 13), (2, 32, 17), (1, 96, 31), (2, 64, 128), (2, 33, 64)]
 
@@ -20,6 +22,25 @@ def test_positions_become_adjacent(sizes, dtype):
     y = positions_adjacent(x, target)
     assert y.dtype == target and y.is_contiguous()
     assert torch.equal(y, x.to(target))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["short_conv", "causal", "ski", "both"])
+def test_results_may_be_changed_in_place(name, dtype):
+    grid, taps, kernel = InducingGrid(9, 4), torch.randn(3, 5, dtype=dtype), torch.randn(3, 7, dtype=dtype)
+    products = {
+        "short_conv": lambda x: short_conv(x, taps),
+        "causal": lambda x: short_conv(x, taps, back=4),
+        "ski": lambda x: ski_matmul(x, kernel, grid),
+        "both": lambda x: sparse_low_rank_matmul(x, taps, kernel, grid),
+    }
+    x = torch.randn(2, 3, 9, dtype=dtype, requires_grad=True)
+    (expected,) = torch.autograd.grad((3 * products[name](x)).sum(), x)
+    y = products[name](x)
+    before = y.detach().clone()
+    y *= 3
+    assert torch.equal(y, 3 * before)
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], expected)
 
 
 @pytest.mark.parametrize("channels", [slice(0, 32), slice(32, 96), slice(3, 8), slice(5, 6)], ids=str)
