@@ -122,12 +122,23 @@ def contents_of(run: Run) -> dict[str, str | None]:
     for name, given in {**named, "config_file": run.model.get("config_file")}.items():
         paths = given or []
         for path in map(Path, [paths] if isinstance(paths, str) else paths):
-            files = sorted(path.iterdir()) if path.is_dir() else [path]
-            found |= {f"{name} {file.name}": file_digest(file) for file in files if file.is_file()}
+            found |= {f"{name} {file}": file_digest(place) for file, place in _files_of(path.expanduser()).items()}
     for name, folder in {"model": run.model.get("model"), "tokenizer": run.data.get("tokenizer")}.items():
         if folder is not None and Path(str(folder)).is_dir():
             found[name] = fingerprint(Path(str(folder)), contents=True)
     return found
+
+
+def _files_of(path: Path) -> dict[str, Path]:
+    """Return a file by its name, or all below a folder by their paths in it, but those of hidden folders."""
+    if not path.is_dir():
+        return {path.name: path} if path.is_file() else {}
+    files = {file.relative_to(path): file for file in sorted(path.rglob("*")) if file.is_file()}
+    return {
+        name.as_posix(): file
+        for name, file in files.items()
+        if not any(part.startswith(".") for part in name.parts[:-1])
+    }
 
 
 def _portable(value: Any, output_dir: Path) -> Any:

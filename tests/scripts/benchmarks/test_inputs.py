@@ -105,3 +105,24 @@ def test_runs_of_files_of_one_name_and_other_contents_differ(module: Any, tmp_pa
     assert set(found[0]) == names and all(found[0][name] != found[1][name] for name in names)
     embedded = Run("text", model={}, data={"dataset": "embedded:x"}, training={})
     assert module("jobs").contents_of(embedded) == {}
+
+
+def test_files_below_a_folder_of_data_tell_runs_apart(
+    module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("train/x/a.txt", "validation/a.txt", "b.txt", ".cache/a.txt"):
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+    def contents() -> dict[str, str]:
+        found: dict[str, str] = module("jobs").contents_of(
+            Run("text", model={}, data={"dataset": "~/data"}, training={})
+        )
+        return found
+
+    before = contents()
+    assert set(before) == {"dataset train/x/a.txt", "dataset validation/a.txt", "dataset b.txt"}
+    (tmp_path / "data" / "train" / "x" / "a.txt").write_text("other")
+    assert {name for name, digest in contents().items() if digest != before[name]} == {"dataset train/x/a.txt"}
