@@ -20,12 +20,17 @@ def parse_variants(given: Sequence[Sequence[str]]) -> dict[str, dict[str, Any]]:
     """Return name -> fields and values of the variants of a command line.
 
     Raises:
-        ValueError: two have one name, or one has no field, or one that the benchmark sets.
+        ValueError: two have one name, one has a name that is no folder's, no field, or one that the benchmark sets.
     """
     variants: dict[str, dict[str, Any]] = {}
     for name, *fields in given:
         if name in variants or name == PLAIN or "=" in name:
             raise ValueError(f"{name!r} cannot be the name of a variant here: give each a name of its own, first.")
+        if name.strip() in ("", ".", "..") or not {"/", "\\"}.isdisjoint(name):
+            raise ValueError(
+                f"{name!r} cannot be the name of a variant, by which its folder of runs is called: give one of "
+                "letters and digits, without / and \\."
+            )
         if not fields:
             raise ValueError(f"the variant {name} changes nothing: give FIELD=VALUE after its name.")
         variants[name] = parse_overrides(fields)

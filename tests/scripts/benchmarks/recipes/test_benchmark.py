@@ -23,6 +23,8 @@ data: {dataset: "embedded:python-stdlib", tokenizer: byte}
 training: {max_tokens: 400, learning_rate: 4e-3, warmup_steps: 2}
 """
 
+WRONG_NAMES = ("../../esc", "/esc", "a\\b", ".", "..", "", " ")
+
 
 @pytest.fixture(scope="module")
 def script() -> Any:
@@ -354,6 +356,7 @@ def test_evaluations_of_a_training_can_be_fewer(
         (["--variant", "muon"], "the variant muon changes nothing"),
         (["--variant", "optim=muon"], "'optim=muon' cannot be the name of a variant"),
         (["--variant", "a", "x=1", "--variant", "a", "x=2"], "'a' cannot be the name"),
+        *((["--variant", name, "decay=0.5"], "by which its folder of runs is called") for name in WRONG_NAMES),
         (["--variant", "a", "max_steps=5", "seed=1"], "the variant a says max_steps, seed, which the benchmark"),
         (["--no-plain"], "--no-plain leaves nothing"),
         (["--rate-factors", "1", "0"], "--rate-factors must be positive"),
