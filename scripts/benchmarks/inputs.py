@@ -5,7 +5,7 @@ import bisect
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,9 @@ from hf_seqmix.training.command import device_name, positive
 from hf_seqmix.training.environment import fingerprint, portable_path
 from hf_seqmix.training.results import Result
 from hf_seqmix.training.run import Run
+
+TEXT_OPTIONS = ("text_column", "sample_by", "file_format")
+"""Data arguments of pretrain.py that say how texts are read."""
 
 logger = logging.getLogger("run_benchmarks")
 
@@ -131,6 +134,18 @@ def _scored_files(arguments: argparse.Namespace) -> list[Path]:
 def load_data_set(arguments: argparse.Namespace) -> Any:
     """Return all splits of `--dataset`."""
     return load_corpus(arguments.dataset, text_column=arguments.text_column, sample_by=arguments.sample_by)
+
+
+def test_texts(data: Mapping[str, Any]) -> list[str] | None:
+    """Return the texts of the test split of a run's data set; None where there is none, or its rows hold tokens.
+
+    Args:
+        data: arguments of pretrain.py, all of them.
+    """
+    if data["dataset"] is None or data["tokenized"]:
+        return None
+    corpus = load_corpus(data["dataset"], **{name: data[name] for name in TEXT_OPTIONS})
+    return list(corpus["test"]["text"]) if "test" in corpus else None
 
 
 def load_training_texts(arguments: argparse.Namespace) -> list[str]:

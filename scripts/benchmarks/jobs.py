@@ -48,7 +48,8 @@ class Job:
         labels: fields that all results of the job share, such as model, size and setting.
         updates: of the training, where the number is known beforehand.
         contents: what tells the files that the run names from others of the same name, where files may change.
-        probe: measures the finished run, whose folder it gets; what it returns is added to the run's results.
+        probe: measures the finished run, whose folder it gets; what it returns is added to the run's results. Its
+            `ValueError` is the failure of the run.
         before: a stage that makes the weights from which the run starts, its model otherwise the same.
         start: makes of the folder of that stage the model that the run starts from; the folder itself by default.
     """
@@ -175,4 +176,7 @@ def train(job: Job, folder: Path) -> dict[str, Any] | str:
     if done.returncode:
         return f"{job.script} ended with status {done.returncode}; its last words are above, its folder is {folder}"
     found = {**json.loads((folder / "results.json").read_text(encoding="utf-8")), **stages}
-    return found if job.probe is None else {**found, **job.probe(folder)}
+    try:
+        return found if job.probe is None else {**found, **job.probe(folder)}
+    except ValueError as error:  # the other runs go on
+        return f"the run is finished, and could not be scored: {error}; its folder is {folder}"

@@ -11,10 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from hf_seqmix.analysis import iter_language_model_scores
-from hf_seqmix.data import load_corpus
 from hf_seqmix.training import block_scores
 
-from ..inputs import default_device, first_bytes
+from ..inputs import default_device, first_bytes, test_texts
 
 TOKENS = 8192
 """Of a batch of rows."""
@@ -34,12 +33,9 @@ def score_text(folder: Path, lengths: Sequence[int], max_bytes: int | None) -> d
         "by_context": length -> bits per byte; nothing where there is no test split.
     """
     data = json.loads((folder / "results.json").read_text(encoding="utf-8"))["arguments"]["data"]
-    if data["dataset"] is None:
+    texts = test_texts(data)
+    if texts is None:
         return {}
-    corpus = load_corpus(data["dataset"], text_column=data["text_column"], sample_by=data["sample_by"])
-    if "test" not in corpus:
-        return {}
-    texts: list[str] = list(corpus["test"]["text"])
     texts = texts if max_bytes is None else first_bytes(texts, max_bytes)
     model = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)

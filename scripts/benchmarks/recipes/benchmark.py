@@ -17,7 +17,7 @@ from hf_seqmix.training import merge_recipes, parse_overrides, read_recipe
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 from ..equal_seconds import timings_table, updates_in
-from ..inputs import default_device, first_bytes
+from ..inputs import TEXT_OPTIONS, default_device, first_bytes, test_texts
 from ..jobs import RATES, Job, contents_of, make_run
 from ..language_results import TEST_METRICS, measure
 from ..results import Report, keep_test_bytes, write_report
@@ -167,7 +167,7 @@ def check_validation(path: Path, recipe: Mapping[str, Mapping[str, Any]]) -> Non
     if not data.get("streaming") or data.get("validation_file"):
         return
     if data.get("dataset"):
-        options = {name: data[name] for name in ("text_column", "sample_by") if name in data}
+        options = {name: data[name] for name in TEXT_OPTIONS if name in data}
         if "validation" in load_corpus(data["dataset"], streaming=True, **options):
             return
     raise ValueError(
@@ -257,16 +257,15 @@ def score_test(folder: Path, max_bytes: int | None = None) -> dict[str, Any]:
         max_bytes: of the split's beginning that are scored; all by default.
 
     Returns:
-        Nothing for masked models, for data from files, and where there is no test split.
+        Nothing for masked models, for data from files or of tokens, and where there is no test split.
     """
     sections = json.loads((folder / "results.json").read_text(encoding="utf-8"))["arguments"]
     data = sections["data"]
-    if max_bytes == 0 or sections["model"]["objective"] != "causal" or data["dataset"] is None:
+    if max_bytes == 0 or sections["model"]["objective"] != "causal":
         return {}
-    corpus = load_corpus(data["dataset"], text_column=data["text_column"], sample_by=data["sample_by"])
-    if "test" not in corpus:
+    texts = test_texts(data)
+    if texts is None:
         return {}
-    texts: list[str] = list(corpus["test"]["text"])
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     texts = texts if max_bytes is None else first_bytes(texts, max_bytes)
     found = {}

@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -204,8 +205,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def arguments_of(folder: Path, dataset: str | None, objective: str = "causal") -> None:
-    data = {"dataset": dataset, "text_column": "text", "sample_by": "document", "block_size": 16}
+def arguments_of(folder: Path, dataset: str | None, objective: str = "causal", **more: Any) -> None:
+    data = {"dataset": dataset, "text_column": "text", "sample_by": "document", "file_format": None}
+    data |= {"tokenized": False, "block_size": 16, **more}
     (folder / "results.json").write_text(json.dumps({"arguments": {"model": {"objective": objective}, "data": data}}))
 
 
@@ -223,6 +225,33 @@ def test_a_finished_run_is_scored_on_the_test_split(script: Any, finished: Path)
     assert score_test(finished) == {}
     arguments_of(finished, "embedded:python-stdlib", "masked")
     assert score_test(finished) == {}
+
+
+def test_a_test_split_is_read_in_the_format_of_its_files_and_not_where_it_is_of_tokens(
+    script: Any, finished: Path, tmp_path: Path
+) -> None:
+    score_test = importlib.import_module("benchmarks.recipes.benchmark").score_test
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.log").write_text("some text\n" * 9)
+    arguments_of(finished, str(tmp_path), file_format="text")
+    assert len(score_test(finished)) == 2
+    arguments_of(finished, str(tmp_path), tokenized=True)
+    assert score_test(finished) == {}
+
+
+def test_a_run_that_cannot_be_scored_is_a_failure_of_its_own(
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = importlib.import_module("benchmarks.jobs")
+    (tmp_path / "results.json").write_text("{}")
+    done = subprocess.CompletedProcess([], 0)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+
+    def probe(folder: Path) -> dict[str, Any]:
+        raise ValueError("the test split is gone")
+
+    job = jobs.Job("a", "pretrain.py", Run("t", model={}, data={}, training={}), probe=probe)
+    assert "could not be scored: the test split is gone; its folder" in jobs.train(job, tmp_path)
 
 
 def test_scores_of_the_test_split_stand_beside_the_others(
