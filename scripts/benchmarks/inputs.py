@@ -28,6 +28,9 @@ from hf_seqmix.training.run import Run
 TEXT_OPTIONS = ("text_column", "sample_by", "file_format")
 """Data arguments of pretrain.py that say how texts are read."""
 
+_OTHER_HEADS = ("Classification", "QuestionAnswering", "MultipleChoice")
+"""What names of architectures end in whose embeddings were not trained to predict tokens."""
+
 logger = logging.getLogger("run_benchmarks")
 
 
@@ -190,7 +193,7 @@ def open_model(
 
     Raises:
         ValueError: one of them cannot be read, the tokenizer is one that would be trained, or the checkpoint lacks
-            weights, as of a head.
+            weights, as of a head, or is of another one.
     """
     if str(arguments.tokenizer).startswith("bpe:"):
         raise ValueError(
@@ -216,6 +219,10 @@ def open_model(
             f"{name} has no weights of {', '.join(missing[:3])}, which would be random numbers: give a checkpoint of "
             f"{type(model).__name__}."
         )
+    # Tied to the embeddings, a head that was never trained lacks no weights.
+    heads = model.config.architectures or []
+    if type(model).__name__ not in heads and any(head.endswith(_OTHER_HEADS) for head in heads):
+        raise ValueError(f"{name} is a {heads[0]}: give a checkpoint of {type(model).__name__}.")
     return model, tokenizer
 
 

@@ -2,13 +2,21 @@
 
 import argparse
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoModelForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2ForSequenceClassification,
+    GPT2LMHeadModel,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
-from hf_seqmix import TNNConfig, TNNForCausalLM
+from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForSequenceClassification
 from hf_seqmix.data import build_tokenizer
 from hf_seqmix.training.results import Result
 from hf_seqmix.training.run import Run
@@ -42,6 +50,31 @@ def test_tokenizers_that_a_model_does_not_know_are_refused_or_warned_of(
         given.tokenizer = tokenizer
         module("inputs").open_model(given, str(tmp_path), AutoModelForCausalLM.from_pretrained)
         assert ("whose embeddings then mean something else" in caplog.text) == warned
+
+
+def test_a_classifier_with_tied_embeddings_is_no_language_model(module: Any, tmp_path: Path) -> None:
+    given = argparse.Namespace(tokenizer=None, dtype="auto", trust_remote_code=False)
+    load = AutoModelForCausalLM.from_pretrained
+    tnn = TNNConfig(vocab_size=270, hidden_size=16, num_hidden_layers=1, tie_word_embeddings=True)
+    gpt2 = GPT2Config(vocab_size=270, n_embd=16, n_layer=1, n_head=1)
+    kinds: list[tuple[type[PreTrainedModel], PreTrainedConfig]] = [
+        (TNNForSequenceClassification, tnn),
+        (GPT2ForSequenceClassification, gpt2),
+        (TNNForCausalLM, tnn),
+        (GPT2LMHeadModel, gpt2),
+    ]
+    for kind, config in kinds:
+        folder = tmp_path / kind.__name__
+        kind(config).save_pretrained(folder)
+        build_tokenizer("byte").save_pretrained(folder)
+        if kind.__name__.endswith("Classification"):
+            with pytest.raises(ValueError, match=rf"is a {kind.__name__}: give a checkpoint of (TNN|GPT2)"):
+                module("inputs").open_model(given, str(folder), load)
+            fields = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            del fields["architectures"]  # which says nothing against it
+            (folder / "config.json").write_text(json.dumps(fields), encoding="utf-8")
+        model, _ = module("inputs").open_model(given, str(folder), load)
+        assert type(model).__name__ in ("TNNForCausalLM", "GPT2LMHeadModel")
 
 
 def test_a_score_carries_what_was_scored_without_folders_of_this_machine(module: Any, tmp_path: Path) -> None:
