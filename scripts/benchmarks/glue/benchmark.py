@@ -71,7 +71,7 @@ def run_glue(arguments: argparse.Namespace) -> Report:
     models = dict(zip(short_names(arguments.models), arguments.models, strict=True))
     lengths = {name: longest_input(arguments, model) for name, model in models.items()}
     data = {task: describe_task(arguments, task) for task in arguments.tasks}
-    rates, seeds = learning_rates(arguments), list(dict.fromkeys(arguments.seeds))
+    rates, seeds = learning_rates(arguments), arguments.seeds
 
     def jobs(task: str, name: str, random: bool, wanted: Sequence[float], of: Sequence[int]) -> list[Job]:
         model = models[name]
@@ -130,7 +130,7 @@ def check(arguments: argparse.Namespace) -> None:
     for option, value in numbers:
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{option} must be positive; given {value}.")
-    refuse_twice(tasks=arguments.tasks)
+    refuse_twice(tasks=arguments.tasks, seeds=arguments.seeds)
 
 
 def learning_rates(arguments: argparse.Namespace) -> list[float]:

@@ -15,6 +15,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_seqmix.data.labeled import load_labeled
 from hf_seqmix.training import merge_recipes, read_recipe
+from hf_seqmix.training.command import refuse_twice
 
 from ..inputs import default_device
 from ..jobs import SCRIPTS, Job, make_run
@@ -123,6 +124,7 @@ def run_lra(arguments: argparse.Namespace) -> Report:
     if arguments.families is None:
         left_out = (CONTROL, LIBRARY) if arguments.self_pretrain else (CONTROL,)
         arguments.families = [family for family in FAMILIES if family not in left_out]
+    refuse_twice(task=arguments.tasks, families=arguments.families, seeds=arguments.seeds)
     check_seconds(arguments)
     folders = data_folders(arguments.data, arguments.tasks)
     # Before data is made, which takes minutes; where it will lie makes no difference here.

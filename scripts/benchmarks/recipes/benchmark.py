@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hf_seqmix.analysis import iter_language_model_scores
 from hf_seqmix.data import load_corpus
 from hf_seqmix.training import merge_recipes, parse_overrides, read_recipe
+from hf_seqmix.training.command import refuse_twice
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 from ..equal_seconds import timings_table, updates_in
@@ -114,6 +115,7 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
             raise ValueError(f"{name} must be positive; given {', '.join(map(str, numbers))}.")
     if arguments.test_bytes is not None and arguments.test_bytes < 0:
         raise ValueError(f"--test-bytes must be 0 or more; given {arguments.test_bytes}.")
+    refuse_twice(rate_factors=arguments.rate_factors, seeds=arguments.seeds)
     refuse_fixed(arguments, "give rates in the recipe or in a --variant, and the length with --max-seconds")
     refuse_hidden(arguments, variants)
     models = {path.stem: read_recipe(path) for path in arguments.recipes}

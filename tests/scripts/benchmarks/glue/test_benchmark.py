@@ -202,6 +202,7 @@ def test_costs_are_of_all_rounds(script, trained, model, tmp_path, capsys):
     [
         (["--tasks", "rte"], r"data of rte could not be read in .*there is neither .*RTE/train\.tsv nor"),
         (["--tasks", "sst2", "sst2"], "--tasks names sst2 twice"),
+        (["--seeds", "0", "1", "0"], "--seeds names 0 twice: 0 1 0"),
         (["--learning-rates", "0"], "--learning-rates must be positive"),
         (["--epochs", "-1"], "--epochs must be positive"),
         (["--training", "learning_rate=1e-3"], "--training says learning_rate, .* give --learning-rates"),

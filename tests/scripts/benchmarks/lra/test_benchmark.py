@@ -427,6 +427,8 @@ def test_wrong_arguments_are_refused(scripts: Any, tmp_path: Path, more: list[st
     ("more", "message"),
     [
         (["--training", "max_stps=1"], "listops/tnn/seed-0: .*max_stps.*max_steps"),
+        (["--seeds", "0", "0"], "--seeds names 0 twice: 0 0"),
+        (["--families", "tnn", "tnn"], "--families names tnn twice"),
         (["--config-overrides", "hiden_size=8"], "listops/tnn/seed-0: .*hiden_size.*hidden_size"),
     ],
 )

@@ -389,6 +389,8 @@ def test_evaluations_of_a_training_can_be_fewer(
         (["--variant", "a", "max_steps=5", "seed=1"], "the variant a says max_steps, seed, which the benchmark"),
         (["--no-plain"], "--no-plain leaves nothing"),
         (["--rate-factors", "1", "0"], "--rate-factors must be positive"),
+        (["--rate-factors", "1", "1"], r"--rate-factors names 1\.0 twice"),
+        (["--seeds", "0", "0"], "--seeds names 0 twice: 0 0"),
         (["--evaluations", "0"], "--evaluations must be positive"),
         (["--test-bytes", "-1"], "--test-bytes must be 0 or more"),
         (["--max-seconds", "-1"], "--max-seconds must be positive"),
