@@ -2,14 +2,17 @@
 
 import codecs
 import csv
+import glob
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import datasets
 import pyarrow
 import pyarrow.parquet
+from datasets.data_files import get_data_patterns
 
 __all__ = [
     "FORMATS",
@@ -21,6 +24,7 @@ __all__ = [
     "first_rows",
     "format_of",
     "is_local",
+    "load_folder_or_hub",
     "other_separator",
     "refuse_compressed",
     "zero_padded",
@@ -59,6 +63,26 @@ def is_local(source: Source) -> bool:
     path = Path(source).expanduser()
     looks_like_path = str(source).startswith(("/", ".", "~")) or path.suffix.lower() in FORMATS
     return isinstance(source, Path) or path.exists() or looks_like_path
+
+
+def load_folder_or_hub(source: str, cache_dir: str | Path | None = None) -> datasets.DatasetDict:
+    """Load a local folder or a data set of the Hub as the `datasets` library reads it.
+
+    Args:
+        source: a folder; or "name" or "name:config" of the Hub. What is a folder as a whole is not split at a colon.
+        cache_dir: where `datasets` keeps what was read; its default is in the home directory.
+    """
+    cache = None if cache_dir is None else str(cache_dir)
+    path, _, config = (source, "", "") if Path(source).expanduser().is_dir() else source.partition(":")
+    folder = Path(path).expanduser()
+    files = None
+    if folder.is_dir():
+        path = str(folder)
+        escaped = glob.escape(str(folder.resolve()))
+        if escaped != str(folder.resolve()):  # the library takes names for patterns
+            found = get_data_patterns(escaped)
+            files = {split: [f"{escaped}/{pattern}" for pattern in patterns] for split, patterns in found.items()}
+    return datasets.load_dataset(path, config or None, data_files=files, cache_dir=cache)
 
 
 def files_of_splits(

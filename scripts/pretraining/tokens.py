@@ -8,6 +8,7 @@ import datasets
 import numpy as np
 
 from hf_seqmix._labels import IGNORED_LABEL
+from hf_seqmix.data.local_files import load_folder_or_hub
 
 from .arguments import Arguments, DataArguments
 
@@ -43,12 +44,12 @@ def _load(data: DataArguments) -> Any:
     own = {"validation": data.validation_file} if data.validation_file else {}
     if data.dataset is None:
         return _load_files({"train": data.train_file, **own}, data.file_format)
-    path, _, config = data.dataset.partition(":")
+    folder = os.path.expanduser(data.dataset)
     try:
-        if os.path.isfile(os.path.join(data.dataset, "dataset_dict.json")):
-            splits: Any = datasets.load_from_disk(data.dataset)
+        if os.path.isfile(os.path.join(folder, "dataset_dict.json")):
+            splits: Any = datasets.load_from_disk(folder)
         else:
-            splits = datasets.load_dataset(path, config or None)
+            splits = load_folder_or_hub(data.dataset)
     except (OSError, datasets.exceptions.DatasetNotFoundError) as error:
         raise ValueError(
             f"--dataset {data.dataset} is neither a folder here nor a data set that could be loaded from the Hub "

@@ -9,7 +9,7 @@ from typing import Any
 
 import datasets
 
-from ..local_files import check_fields, check_file, first_rows, refuse_compressed, zero_padded
+from ..local_files import check_fields, check_file, first_rows, load_folder_or_hub, refuse_compressed, zero_padded
 
 __all__ = ["GLUE_TASKS", "GlueTask", "load_glue", "load_labeled"]
 
@@ -89,7 +89,7 @@ def load_labeled(
     SQuAD are flattened into `id`, `title`, `context`, `question`, `answers`.
 
     Args:
-        source: split -> file, or the name of a Hub data set, `"name"` or `"name:config"`.
+        source: split -> file, a folder, or the name of a Hub data set, `"name"` or `"name:config"`.
         header: the first line of CSV and TSV files names the columns. Otherwise the columns are named "0", "1" ...
         columns: names of the columns, for CSV and TSV files without a header.
         paths: names of columns that may hold paths of files. A relative path starts from the folder of its table, as
@@ -103,9 +103,8 @@ def load_labeled(
     """
     cache = None if cache_dir is None else str(cache_dir)
     if isinstance(source, str):
-        path, _, config = source.partition(":")
         try:
-            loaded = datasets.load_dataset(path, config or None, cache_dir=cache)
+            loaded = load_folder_or_hub(source, cache)
         except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
             raise ValueError(f"the data set {source!r} could not be loaded: {error}") from error
         return loaded if isinstance(loaded, datasets.DatasetDict) else datasets.DatasetDict(loaded)

@@ -110,6 +110,19 @@ def test_missing_file_and_unknown_hub_name(tmp_path):
         load_labeled("nobody/nothing", cache_dir=tmp_path)
 
 
+@pytest.mark.parametrize("name", ["a[1]b", "a1*", "my:images", "~/a[1]b"])
+def test_a_folder_is_one_name(name, tmp_path, monkeypatch):
+    """Neither a pattern, which other folders fit, nor a data set and its configuration."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for folder, text in (("a1b", "other"), (name.removeprefix("~/"), "own")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.csv").write_text(f"text\n{text}\n", encoding="utf-8")
+        (tmp_path / folder / "test.csv").write_text(f"text\n{text} test\n", encoding="utf-8")
+    loaded = load_labeled(name, cache_dir=tmp_path / "cache")
+    assert {split: rows["text"][:] for split, rows in loaded.items()} == {"train": ["own"], "test": ["own test"]}
+
+
 GLUE_FILES = {
     "cola": "gj04\t1\t\tA sentence.\ngj04\t0\t*\tSentence a.\n",
     "sst2": "sentence\tlabel\ngood \t1\nbad \t0\n",

@@ -1,5 +1,6 @@
 """pretrain.py on rows that hold tokens already."""
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,17 @@ def test_every_token_is_predicted_where_rows_have_no_labels(pretrain: Any, tmp_p
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "run").eval()
     last = torch.tensor(rows()["train"]["input_ids"][30:37])
     assert found["evaluation"]["token_loss"] == pytest.approx(model(last, labels=last).loss.item(), rel=1e-5)
+
+
+def test_a_folder_is_one_name(pretrain: Any, tmp_path: Path) -> None:
+    """And no pattern, which the folder of other rows fits."""
+    for name, split in (("rows1", rows(causal=False)), ("rows[1]", rows())):
+        (tmp_path / name).mkdir()
+        for part, table in split.items():
+            table.to_parquet(tmp_path / name / f"{part}.parquet")
+    arguments = pretrain.parse_arguments(command(tmp_path / "run", "--dataset", str(tmp_path / "rows[1]")))
+    train, validation = importlib.import_module("pretraining.tokens").load_blocks(arguments)
+    assert train["input_ids"][:] == rows()["train"]["input_ids"][:] and len(validation) == 12
 
 
 def test_a_killed_run_goes_on(pretrain: Any, tmp_path: Path) -> None:
