@@ -37,6 +37,8 @@ FAMILIES = "families"
 # A tenth of the time, where it is there.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+_ONCE = "Give each key once: all values of a section below one heading."
+
 
 def read_recipe(
     path: str | Path, allowed: Mapping[str, Collection[str]] | None = None, family: str | None = None
@@ -56,17 +58,19 @@ def read_recipe(
         The sections, those of the family merged into the shared ones.
 
     Raises:
-        ValueError: the file is missing or not YAML, or has a section or key that is not allowed, or the family is
-            unknown, missing or too much; the message lists what is allowed.
+        ValueError: the file is missing or not YAML, has a section or key twice or one that is not allowed, or the
+            family is unknown, missing or too much; the message lists what is allowed.
     """
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no recipe {path}. Check the spelling; paths start from {Path.cwd()}.")
     try:
         text = path.read_text(encoding="utf-8")
-        recipe = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader=_LOADER)
+        recipe = json.loads(text, object_pairs_hook=_json_object) if path.suffix == ".json" else _load_yaml(text)
     except (yaml.YAMLError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"the recipe {path} is not YAML: {' '.join(str(error).split())}") from error
+    except ValueError as error:
+        raise ValueError(f"the recipe {path} could not be read: {error}") from error
     if isinstance(recipe, dict) and "task" in recipe:
         run = Run.from_json(recipe, str(path))
         training = {**run.training, "seed": run.seed}
@@ -82,6 +86,47 @@ def read_recipe(
         known = f"it has {', '.join(families)}" if families else "it has none"
         raise ValueError(f"the recipe {path} has no family {family!r}; {known}.")
     return recipe if family is None else merge_recipes(recipe, families[family])
+
+
+def _load_yaml(text: str) -> Any:
+    loader = _LOADER(text)
+    try:
+        node = loader.get_single_node()
+        _check_keys(node, set())
+        return None if node is None else loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _check_keys(node: yaml.Node | None, seen: set[yaml.Node]) -> None:
+    """Raise a `ValueError` where a key stands twice, of which YAML takes the last; merged keys (`<<`) may be replaced.
+
+    Args:
+        node: what is written, before keys are merged.
+        seen: nodes that were checked, which aliases repeat.
+    """
+    if not isinstance(node, yaml.CollectionNode) or node in seen:
+        return
+    seen.add(node)
+    if not isinstance(node, yaml.MappingNode):
+        for entry in node.value:
+            _check_keys(entry, seen)
+        return
+    lines: dict[tuple[str, str], int] = {}
+    for key, value in node.value:
+        if isinstance(key, yaml.ScalarNode):
+            name, line = (key.tag, key.value), key.start_mark.line + 1
+            if name in lines:
+                raise ValueError(f"the key {key.value!r} stands twice, in lines {lines[name]} and {line}. {_ONCE}")
+            lines[name] = line
+        _check_keys(value, seen)
+
+
+def _json_object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"the key {twice[0]!r} stands twice. {_ONCE}")
+    return dict(pairs)
 
 
 def _check_sections(path: Path, recipe: Any, allowed: Mapping[str, Collection[str]] | None) -> None:

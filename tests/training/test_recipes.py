@@ -80,12 +80,30 @@ def test_lists_and_mappings(tmp_path: Path) -> None:
         ("families: [tnn]", "must map names of families"),
         ("families: {a: 3}", "must map each of the sections"),
         ("families: {a: {model: {hidden_size: 3}}}", r"unknown key 'hidden_size'"),
+        ("training: {max_steps: 2}\nmodel: {}\ntraining: {bf16: true}", "'training' stands twice, in lines 1 and 3"),
+        ("model: {model_type: tnn, model_type: fd_tnn}", "'model_type' stands twice, in lines 1 and 1. Give each key"),
+        ("families: [{a: 1, a: 1}]", "'a' stands twice"),
+        ("model: {model_type: 2024-13-01}", "recipe.yaml could not be read: month must be"),
         ("families: {a: {model: {}}, b: {model: {}}}", "for several families: choose one of a, b"),
     ],
 )
 def test_wrong_recipes_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_recipe(write(tmp_path, text), ALLOWED)
+
+
+def test_keys_beside_merged_ones_replace_them(tmp_path: Path) -> None:
+    """Also where what is merged was merged itself; in JSON a key stands once, too."""
+    text = """
+    model: {config_overrides: &a {x: 1, y: 1}}
+    training: {optim_args: &b {<<: *a, y: 2}, learning_rate: {<<: *b, y: 3}}
+    """
+    training = read_recipe(write(tmp_path, text), ALLOWED)["training"]
+    assert training == {"optim_args": {"x": 1, "y": 2}, "learning_rate": {"x": 1, "y": 3}}
+    twice = tmp_path / "recipe.json"
+    twice.write_text('{"model": {}, "training": {"max_steps": 1, "max_steps": 2}}', encoding="utf-8")
+    with pytest.raises(ValueError, match="'max_steps' stands twice"):
+        read_recipe(twice)
 
 
 def test_a_missing_recipe_is_refused(tmp_path: Path) -> None:
