@@ -15,7 +15,7 @@ REPLACES = {
     "model": {"model_type", "config_overrides"},
     "model_type": {"model"},
     "dataset": {"train_file", "validation_file", "test_file", "glue_task"},
-    "train_file": {"dataset", "glue_task"},
+    "train_file": {"dataset", "glue_task", "validation_file", "test_file"},
     "glue_task": {"dataset", "train_file", "validation_file", "test_file"},
     "max_steps": {"num_train_epochs", "max_seconds", "schedule_steps", "warmup_steps"},
     "num_train_epochs": {"max_steps", "max_seconds", "schedule_steps", "warmup_steps"},

@@ -18,6 +18,9 @@ ALTERNATIVES = (
 REPLACES = {argument: group for group in ALTERNATIVES for argument in group}
 # A trained model brings these along.
 REPLACES["model"] = {*REPLACES["model"], "config_overrides", "tokenizer"}
+# What is evaluated on belongs to what is trained on.
+for _source in ("dataset", "train_file"):
+    REPLACES[_source] = {*REPLACES[_source], "validation_file"}
 
 TOKENIZER = "bpe:4096"
 """Of a model with random weights, if nothing else is said."""

@@ -86,3 +86,20 @@ def test_a_shorter_run_has_a_schedule_of_its_own(script, tmp_path):
         training = arguments.training
         assert (training.max_steps, arguments.run.schedule_steps, training.get_warmup_steps(100)) == (7, None, 10)
         assert arguments.data.dataset is None
+
+
+def test_files_of_the_command_line_take_the_place_of_those_of_a_recipe(script, tmp_path):
+    """Or a model would be scored on other data than it is trained on; a file that is given itself stays."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("data: {train_file: a.csv, validation_file: b.csv, test_file: c.csv}\n", encoding="utf-8")
+
+    def files(*options):
+        command = ["--recipe", str(recipe), "--model", "m", "--output-dir", str(tmp_path / "run"), *options]
+        data = script.parse_arguments(command).data
+        return [data.train_file, data.validation_file, data.test_file]
+
+    assert files() == ["a.csv", "b.csv", "c.csv"]
+    assert files("--validation-file", "e.csv") == ["a.csv", "e.csv", "c.csv"]
+    assert files("--train-file", "d.csv") == ["d.csv", None, None]
+    assert files("--train-file=d.csv", "--test-file", "f.csv") == ["d.csv", None, "f.csv"]
+    assert files("--dataset", "d") == [None, None, None]

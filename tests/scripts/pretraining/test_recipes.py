@@ -69,6 +69,21 @@ def test_the_command_line_overrides_the_recipe(pretrain: ModuleType, text: Path,
     assert (overrides["hidden_size"], overrides["num_hidden_layers"]) == (32, 4)
 
 
+@pytest.mark.parametrize("option", ["--dataset", "--train-file"])
+def test_data_of_the_command_line_takes_the_place_of_all_of_a_recipe(
+    pretrain: ModuleType, text: Path, tmp_path: Path, option: str
+) -> None:
+    """Or a model would be scored on other data than it is trained on; a file that is given itself stays."""
+    recipe = tmp_path / "recipe.yaml"
+    lines = "model: {model_type: tnn}\ndata: {train_file: [a.txt], validation_file: [b.txt]}\n"
+    recipe.write_text(lines, encoding="utf-8")
+    words = ["--recipe", str(recipe), "--output-dir", str(tmp_path / "run"), *QUIET]
+    assert pretrain.parse_arguments(words).data.validation_file == ["b.txt"]
+    words += [option, str(text)]
+    assert pretrain.parse_arguments(words).data.validation_file == []
+    assert pretrain.parse_arguments([*words, "--validation-file", "c.txt"]).data.validation_file == ["c.txt"]
+
+
 def test_a_config_file_is_a_start(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
     pretrain.main(command(text, tmp_path / "first", "--max-steps", "1"))
     second = [*SHORT, *QUIET, "--train-file", str(text), "--max-steps", "1", "--config-overrides", "decay=0.5"]
