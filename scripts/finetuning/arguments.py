@@ -12,7 +12,7 @@ from hf_seqmix.training import arguments, check_fields, parse_overrides
 # What on the command line makes other keys of a recipe meaningless: the same said otherwise, or laid out for another
 # length.
 REPLACES = {
-    "model": {"model_type", "config_overrides"},
+    "model": {"model_type", "config_overrides", "tokenizer"},
     "model_type": {"model"},
     "dataset": {"train_file", "validation_file", "test_file", "glue_task"},
     "train_file": {"dataset", "glue_task", "validation_file", "test_file"},

@@ -103,3 +103,13 @@ def test_files_of_the_command_line_take_the_place_of_those_of_a_recipe(script, t
     assert files("--train-file", "d.csv") == ["d.csv", None, None]
     assert files("--train-file=d.csv", "--test-file", "f.csv") == ["d.csv", None, "f.csv"]
     assert files("--dataset", "d") == [None, None, None]
+
+
+def test_a_model_of_the_command_line_brings_its_tokenizer_along(script, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("model: {model_type: tnn, tokenizer: byte}\ndata: {train_file: a.csv}\n", encoding="utf-8")
+    command = ["--recipe", str(recipe), "--output-dir", str(tmp_path / "run")]
+    assert script.parse_arguments(command).model.tokenizer == "byte"
+    model = script.parse_arguments([*command, "--model", "m"]).model
+    assert (model.model, model.model_type, model.tokenizer) == ("m", None, None)
+    assert script.parse_arguments([*command, "--model", "m", "--tokenizer", "t"]).model.tokenizer == "t"
