@@ -218,6 +218,27 @@ def check_schedule(arguments: Arguments, num_examples: int) -> None:
         )
 
 
+def _check_columns(data: DataArguments) -> None:
+    """Refuse columns and kinds of labels that a task does not read."""
+    named = {"--text-columns": data.text_columns, "--label-column": data.label_column}
+    if data.task == "question-answering" and (given := [option for option, columns in named.items() if columns]):
+        raise ValueError(
+            f"--task question-answering reads the columns question, context and answers: leave out "
+            f"{' and '.join(given)}, and rename columns that are called otherwise."
+        )
+    if data.task == "token-classification":
+        for option, columns in named.items():
+            if columns and len(columns) > 1:
+                raise ValueError(
+                    f"{option} of --task token-classification is one column; given {', '.join(columns)}: name one."
+                )
+    if data.problem_type is not None and data.task in ("question-answering", "token-classification"):
+        raise ValueError(
+            f"--problem-type {data.problem_type} is for labels of whole texts and images, not for {data.task}: leave "
+            "it out."
+        )
+
+
 def _check(arguments: Arguments) -> None:
     model, data, run, training = arguments.model, arguments.data, arguments.run, arguments.training
     if (model.model is None) == (model.model_type is None):
@@ -236,6 +257,7 @@ def _check(arguments: Arguments) -> None:
         raise ValueError("--tokenizer, --text-columns and --max-length are for text, not for image-classification.")
     if not arguments.reads_images and (data.image_column or data.image_mean or data.image_std):
         raise ValueError("--image-column, --image-mean and --image-std belong to --task image-classification.")
+    _check_columns(data)
     arguments.check()
     if model.model_type is not None:
         check_fields(model.model_type, parse_overrides(model.config_overrides))

@@ -117,6 +117,17 @@ def test_labels_that_cannot_be_smoothed(finetune, labels):
         (["--model-type", "tnn", "--tokenizer", "byte", "--new-head"], "--new-head goes with the weights"),
         (["--model-type", "tnn", "--tokenizer", "byte", "--max-length", "-1"], "--max-length is -1; give at least 1"),
         (["--model", "a", "--image-mean", "0.5"], "belong to --task image-classification"),
+        *(
+            (["--model", "a", "--task", task, *options], message)
+            for task, options, message in (
+                ("token-classification", ["--label-column", "a", "b"], "--label-column .* is one column; given a, b"),
+                ("token-classification", ["--text-columns", "a", "b"], "--text-columns .* is one column; given a, b"),
+                ("token-classification", ["--problem-type", "regression"], "--problem-type regression is for labels"),
+                ("question-answering", ["--problem-type", "regression"], "not for question-answering: leave it out"),
+                ("question-answering", ["--text-columns", "a"], "question, context .*: leave out --text-columns, and"),
+                ("question-answering", ["--label-column", "a"], "question, context .*: leave out --label-column, and"),
+            )
+        ),
         (["--model", "a", "--schedule-steps", "0"], "must be positive"),
         (["--model", "a", "--family", "tnn"], "--family chooses from a recipe"),
         (["--recipe", str(RECIPES / "text.yaml")], "choose one of tnn, ski_tnn, fd_tnn"),
