@@ -47,7 +47,8 @@ def bag_of_words(
     """Return predictions of a linear model on TF-IDF weights of words and word pairs, weighted column by column.
 
     Logistic regression for classes, one for each label for several labels, ridge regression for numbers;
-    scikit-learn's default penalties, nothing is tuned.
+    scikit-learn's default penalties, nothing is tuned. A word has two letters or more; a column whose training texts
+    have none is left out, and without any other the predictions are those of `constant_labels`.
 
     Args:
         train_texts: one or two columns of texts to learn from.
@@ -60,7 +61,6 @@ def bag_of_words(
 
     Raises:
         ImportError: scikit-learn is not installed.
-        ValueError: the texts hold no words.
     """
     from scipy.sparse import hstack
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -69,9 +69,12 @@ def bag_of_words(
 
     if problem_type == "single_label_classification" and (train == train[0]).all():
         return constant_labels(train, problem_type, len(texts[0]))  # nothing to tell apart
-    vectorizers = [TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True) for _ in train_texts]
-    features = hstack([v.fit_transform(column) for v, column in zip(vectorizers, train_texts, strict=True)]).tocsr()
-    held_out = hstack([v.transform(column) for v, column in zip(vectorizers, texts, strict=True)]).tocsr()
+    columns = [pair for pair in zip(train_texts, texts, strict=True) if _has_words(pair[0])]
+    if not columns:
+        return constant_labels(train, problem_type, len(texts[0]))
+    vectorizers = [TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True) for _ in columns]
+    features = hstack([v.fit_transform(own) for v, (own, _) in zip(vectorizers, columns, strict=True)]).tocsr()
+    held_out = hstack([v.transform(other) for v, (_, other) in zip(vectorizers, columns, strict=True)]).tocsr()
     if problem_type == "regression":
         return Ridge().fit(features, train).predict(held_out)
     classifier: Any = LogisticRegression(max_iter=1000)
@@ -92,7 +95,7 @@ def word_overlap(
     """Return predictions for pairs of texts from one number each, the cosine of their TF-IDF weights of words.
 
     A bag of words sees what each text says but not what both say. Logistic regression for classes, least squares for
-    numbers.
+    numbers. Where no training text has a word, of two letters or more, the predictions are those of `constant_labels`.
 
     Args:
         train_pairs: two columns of texts to learn from.
@@ -105,7 +108,7 @@ def word_overlap(
 
     Raises:
         ImportError: scikit-learn is not installed.
-        ValueError: there are not two columns, several labels are asked for, or the texts hold no words.
+        ValueError: there are not two columns, or several labels are asked for.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -116,6 +119,8 @@ def word_overlap(
         )
     if problem_type == "single_label_classification" and (train == train[0]).all():
         return constant_labels(train, problem_type, len(pairs[0]))  # nothing to tell apart
+    if not any(map(_has_words, train_pairs)):
+        return constant_labels(train, problem_type, len(pairs[0]))
     vectorizer = TfidfVectorizer(sublinear_tf=True).fit([text for column in train_pairs for text in column])
 
     def cosines(columns: Sequence[Sequence[str]]) -> np.ndarray:
@@ -125,3 +130,11 @@ def word_overlap(
     regression = problem_type == "regression"
     model: Any = LinearRegression() if regression else LogisticRegression(C=1e6, max_iter=1000)
     return model.fit(cosines(train_pairs), train).predict(cosines(pairs))
+
+
+def _has_words(texts: Sequence[str]) -> bool:
+    """Return whether a text has what the vectorizers take for a word."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    words_of = TfidfVectorizer().build_analyzer()
+    return any(words_of(text) for text in texts)

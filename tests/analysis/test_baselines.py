@@ -51,6 +51,20 @@ def test_bag_of_words_tells_two_columns_apart():
     assert predictions.tolist() == [1, 0]
 
 
+def test_texts_without_words_say_nothing():
+    """And a column without words leaves the other as it is."""
+    labels, letters = np.array([1, 0, 1]), ["a c g t", "", "g"]
+    for rule in (bag_of_words, word_overlap):
+        predictions = rule([letters, letters], labels, [["word"] * 2] * 2, "single_label_classification")
+        assert predictions.tolist() == [1, 1]
+        assert rule([letters] * 2, labels / 2, [["a"]] * 2, "regression") == pytest.approx([1 / 3])
+    several = bag_of_words([letters], np.array([[1, 0], [1, 1], [0, 0]]), [["a"]], "multi_label_classification")
+    assert several.tolist() == [[1, 0]]
+    words, numbers = ["good", "bad", "fine"], np.array([3.0, 1.0, 2.0])
+    alone = bag_of_words([words], numbers, [words], "regression")
+    assert bag_of_words([letters, words], numbers, [letters, words], "regression") == pytest.approx(alone)
+
+
 def test_word_overlap_sees_what_a_bag_of_words_cannot():
     # Every text stands on each side with each label, so that only the pair tells.
     words = [f"word{index} other{index}" for index in range(12)]
