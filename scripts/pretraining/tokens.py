@@ -1,7 +1,7 @@
 """What pretrain.py trains on where rows hold tokens already: blocks as they are, with their labels."""
 
-import glob
 import os
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -9,6 +9,7 @@ import numpy as np
 
 from hf_seqmix._labels import IGNORED_LABEL
 from hf_seqmix.data.local_files import load_folder_or_hub
+from hf_seqmix.data.text.corpora import read_files
 
 from .arguments import Arguments, DataArguments
 
@@ -23,8 +24,9 @@ def load_blocks(arguments: Arguments) -> tuple[datasets.Dataset, datasets.Datase
     Without a validation split, the last rows of the training split are held out.
 
     Raises:
-        ValueError: a file is no Parquet or JSON file, there is no training split, rows have no `input_ids`, those of a
-            masked model have no `labels`, a row is not as long as the block size, or pads would be read as text.
+        ValueError: a file is empty, damaged or no Parquet or JSON file, there is no training split, rows have no
+            `input_ids`, those of a masked model have no `labels`, a row is not as long as the block size, or pads
+            would be read as text.
     """
     data = arguments.data
     splits = _load(data)
@@ -67,9 +69,7 @@ def _load_files(files: dict[str, list[str]], file_format: str | None) -> Any:
     missing = [path for paths in files.values() for path in paths if not os.path.isfile(path)]
     if missing:
         raise ValueError(f"there is no file {', '.join(missing)}. Check the spelling.")
-    # The library takes names for patterns.
-    escaped = {split: [glob.escape(path) for path in paths] for split, paths in files.items()}
-    return datasets.load_dataset(str(kind), data_files=escaped)
+    return read_files(str(kind), {split: [Path(path) for path in paths] for split, paths in files.items()})
 
 
 def _checked(rows: datasets.Dataset, name: str, block_size: int, causal: bool) -> datasets.Dataset:

@@ -11,7 +11,7 @@ import datasets
 from ..local_files import Source, check_fields, check_file, files_of_splits, format_of, is_local, other_separator
 from .stdlib_corpus import python_stdlib
 
-__all__ = ["Corpus", "hold_out", "load_corpus"]
+__all__ = ["Corpus", "hold_out", "load_corpus", "read_files"]
 
 Corpus: TypeAlias = datasets.DatasetDict | datasets.IterableDatasetDict
 
@@ -170,15 +170,31 @@ def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str |
             f"the files are of several kinds ({', '.join(kinds)}): {', '.join(map(str, paths[:5]))}. Give files of"
             " one kind."
         )
-    for path in paths:
-        check_file(path, binary=kinds[0] == "parquet")
-        if kinds[0] == "csv":
-            check_fields(path, most=1000 if streaming else None)  # a stream begins before all is read
     options = READING.get(kinds[0], {}) | ({"sample_by": sample_by} if kinds[0] == "text" else {})
+    return read_files(kinds[0], files, streaming, **options)
+
+
+def read_files(kind: str, files: Mapping[str, Sequence[Path]], streaming: bool = False, **options: Any) -> Corpus:
+    """Load files of one kind, all columns and rows as they are.
+
+    Args:
+        kind: "text", "json", "csv" or "parquet".
+        files: split -> files that there are.
+        streaming: whether rows are read as they are asked for.
+        **options: as `datasets.load_dataset` takes them for the kind.
+
+    Raises:
+        ValueError: a file is empty, not UTF-8 or not what its kind says, or files have other columns than others.
+    """
+    paths = [path for group in files.values() for path in group]
+    for path in paths:
+        check_file(path, binary=kind == "parquet")
+        if kind == "csv":
+            check_fields(path, most=1000 if streaming else None)  # a stream begins before all is read
     # The library takes names for patterns.
     data_files = {split: [glob.escape(str(path)) for path in group] for split, group in files.items()}
     try:
-        corpus = datasets.load_dataset(kinds[0], data_files=data_files, streaming=streaming, **options)
+        corpus = datasets.load_dataset(kind, data_files=data_files, streaming=streaming, **options)
         if streaming:  # which reads nothing before its first row
             for rows in corpus.values():
                 next(iter(rows), None)
@@ -187,7 +203,7 @@ def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str |
         reason = str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
         alike = ", and that all files have the same columns of the same types" if len(paths) > 1 else ""
         raise ValueError(
-            f"{', '.join(map(str, paths[:5]))} could not be read as {kinds[0]}: {reason}. Check that the content is "
+            f"{', '.join(map(str, paths[:5]))} could not be read as {kind}: {reason}. Check that the content is "
             f"what the extension says{alike}."
         ) from error
 

@@ -127,6 +127,21 @@ def test_wrong_rows_end_with_a_message(
         pretrain.main(command(tmp_path / "run", "--train-file", str(tmp_path / "train.parquet"), *options))
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("cut.jsonl", '{"input_ids": [1, 2]}\n{"input_ids": [1,', r"cut\.jsonl could not be read as json"),
+        ("blank.jsonl", "\n", r"blank\.jsonl could not be read as json"),
+        ("empty.jsonl", "", r"empty\.jsonl is empty"),
+        ("text.parquet", "no table", r"text\.parquet could not be read as parquet"),
+    ],
+)
+def test_a_damaged_file_is_named(pretrain: Any, tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    with pytest.raises(SystemExit, match=message):
+        pretrain.main(command(tmp_path / "run", "--train-file", str(tmp_path / name)))
+
+
 def test_a_vocabulary_must_be_said(pretrain: Any, tmp_path: Path) -> None:
     rows().save_to_disk(tmp_path / "rows")
     data = ["--tokenized", "--dataset", str(tmp_path / "rows"), "--block-size", "12"]
