@@ -17,6 +17,7 @@ model with its tokenizer or image processor, results.json, loss.png and, with --
 about each example. Every training argument of transformers works too.
 """
 
+import itertools
 import logging
 import sys
 from collections.abc import Mapping, Sequence
@@ -91,19 +92,29 @@ def prepare(arguments: Arguments) -> Run:
         for split in ("train", "validation"):
             if not task.has_labels(examples[split]):
                 raise ValueError(f"the {split} data has no labels; they are needed to train and to evaluate.")
+        scored = [split for split in EVALUATED if split in examples and task.has_labels(examples[split])]
+        for split in ("train", *scored):
             task.references(examples[split], split)  # what is wrong with labels is not laid to metrics
         if training.process_index == 0:
             warn_of_unscored(task, examples)
         known: dict[str, float] = {}
-        for name in metrics:
+        for name, split in itertools.product(metrics, scored):
             try:
-                known |= next(iter(baselines(task, [name], examples, ["validation"])["validation"].values()))
+                scores = next(iter(baselines(task, [name], examples, [split])[split].values()))
             except ValueError as error:
                 reason = str(error).partition("\n")[0].rstrip(".")
+                if name in default_metrics(task):  # which fit the task, so that it is the data
+                    rows = len(examples[split])
+                    raise ValueError(
+                        f"the {split} data cannot be scored by {name}: {reason}. It has {rows} "
+                        f"row{'s' * (rows > 1)}; give more, or other --metrics."
+                    ) from error
                 raise ValueError(
                     f"--metrics {name} does not fit the task {data.task}: {reason}. Its own are "
                     f"{', '.join(default_metrics(task))}."
                 ) from error
+            if split == "validation":
+                known |= scores
         check_best_metric(training.metric_for_best_model, known)
         task, model, encoded, processor, collator = prepare_inputs(arguments, task, examples)
         check_schedule(arguments, len(encoded["train"]))  # of long contexts several windows each

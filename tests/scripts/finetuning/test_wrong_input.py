@@ -70,6 +70,15 @@ def test_bad_data(finetune, script, checkpoints, tmp_path):
             )
 
 
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_row_alone_has_no_correlation(finetune, split):
+    """Which is said before training, of test data, too, and not laid to metrics that nobody named."""
+    rows = {"text": TEXTS, "label": [0.5 * index for index in range(len(TEXTS))]}
+    alone = {"text": TEXTS[:1], "label": [1.5]}
+    with pytest.raises(SystemExit, match=rf"the {split} data cannot be scored by pearson: .*It has 1 row; give more"):
+        finetune(rows, "--new-head", **{"validation": rows, split: alone})
+
+
 def test_another_separator_is_said(script, checkpoints, tmp_path):
     typed = ["--model", str(checkpoints / "causal"), "--output-dir", str(tmp_path / "out"), "--use-cpu"]
     typed += ["--cache-dir", str(tmp_path / "cache"), "--train-file", str(tmp_path / "rows.csv")]
