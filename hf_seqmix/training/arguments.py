@@ -240,6 +240,7 @@ def read_arguments(
             for section, parts in sections.items()
         }
         read = without_replaced(read_recipe(recipe, allowed, family), argv, replaces)
+        _check_lists(parser, read, recipe)
         typed, of_recipe = recipe_arguments(read) + typed, read.get("model", {})
     *objects, unknown = parser.parse_args_into_dataclasses(args=typed, return_remaining_strings=True)
     if unknown:
@@ -264,3 +265,15 @@ def read_arguments(
         # A tracker that is started again after training, for the last evaluation, finds the run by its name.
         training.run_name = training.output_dir
     return parsed
+
+
+def _check_lists(parser: HfArgumentParser, recipe: Mapping[str, Mapping[str, Any]], path: str) -> None:
+    """Raise a `ValueError` where a recipe lists several values of an option that takes one."""
+    several = {action.dest for action in parser._actions if action.nargs in ("+", "*")}
+    for section, values in recipe.items():
+        for key, value in values.items():
+            if isinstance(value, list) and len(value) > 1 and key not in several:
+                raise ValueError(
+                    f"{key} in the section {section!r} of the recipe {path} is one value, and no list; given {value}."
+                    " Name one of them."
+                )

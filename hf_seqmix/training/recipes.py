@@ -140,6 +140,9 @@ def _check_sections(path: Path, recipe: Any, allowed: Mapping[str, Collection[st
                 f"config_overrides in the section {section!r} of the recipe {path} must map fields to values, such as "
                 f"{{hidden_size: 256}}; given {overrides!r}."
             )
+        for key, fields in values.items():
+            for name, value in fields.items() if isinstance(fields, dict) else ():
+                _check_json(value, f"{name} of {key} in the section {section!r} of the recipe {path}")
     if allowed is None:
         return
     for section, values in recipe.items():
@@ -151,6 +154,16 @@ def _check_sections(path: Path, recipe: Any, allowed: Mapping[str, Collection[st
                 f"the section {section!r} of the recipe {path} has the unknown key {', '.join(map(repr, unknown))}; "
                 f"{allowed_names(unknown, sorted(allowed[section]))}"
             )
+
+
+def _check_json(value: Any, name: str) -> None:
+    try:
+        json.dumps(value)
+    except TypeError as error:
+        raise ValueError(
+            f"{name} is {value!r}; allowed are numbers, text, true, false, null, lists and mappings by name. Put text "
+            "that looks like a date in quotes."
+        ) from error
 
 
 def merge_recipes(*recipes: Mapping[str, Mapping[str, Any]]) -> Recipe:

@@ -43,6 +43,18 @@ def test_fields_of_a_recipe_that_another_model_type_lacks_are_called_its_own(tmp
     assert parse(*words, "fd_tnn").model.model_type == "fd_tnn"
 
 
+def test_a_list_of_a_recipe_for_an_option_of_one_value_is_refused(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    words = ["--recipe", str(recipe), "--output-dir", str(tmp_path)]
+    recipe.write_text("data: {train_file: [a.txt]}\ntraining: {report_to: [none], label_names: [a, b]}")
+    assert parse(*words).data.train_file == "a.txt" and parse(*words).training.label_names == ["a", "b"]
+    recipe.write_text("training: {learning_rate: [4e-3, 1e-3]}")
+    with pytest.raises(
+        ValueError, match=r"learning_rate in the section 'training' .* is one value, and no list; given"
+    ):
+        parse(*words)
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

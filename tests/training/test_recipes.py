@@ -83,6 +83,10 @@ def test_lists_and_mappings(tmp_path: Path) -> None:
         ("training: {max_steps: 2}\nmodel: {}\ntraining: {bf16: true}", "'training' stands twice, in lines 1 and 3"),
         ("model: {model_type: tnn, model_type: fd_tnn}", "'model_type' stands twice, in lines 1 and 1. Give each key"),
         ("families: [{a: 1, a: 1}]", "'a' stands twice"),
+        (
+            "model: {config_overrides: {hidden_size: [2024-01-01]}}",
+            r"hidden_size of config_overrides in the section 'model' .* is \[datetime\.date\(2024, 1, 1\)\]; allowed",
+        ),
         ("model: {model_type: 2024-13-01}", "recipe.yaml could not be read: month must be"),
         ("families: {a: {model: {}}, b: {model: {}}}", "for several families: choose one of a, b"),
     ],
