@@ -104,10 +104,10 @@ def prepare(arguments: Arguments) -> Run:
             except ValueError as error:
                 reason = str(error).partition("\n")[0].rstrip(".")
                 if name in default_metrics(task):  # which fit the task, so that it is the data
-                    rows = len(examples[split])
+                    number = len(examples[split])
                     raise ValueError(
-                        f"the {split} data cannot be scored by {name}: {reason}. It has {rows} "
-                        f"row{'s' * (rows > 1)}; give more, or other --metrics."
+                        f"the {split} data cannot be scored by {name}: {reason}. It has {number} "
+                        f"row{'s' * (number > 1)}; give more, or other --metrics."
                     ) from error
                 raise ValueError(
                     f"--metrics {name} does not fit the task {data.task}: {reason}. Its own are "
