@@ -167,9 +167,9 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     for name in ("length", "rows", "heads", "probes"):
         if getattr(arguments, name) < 1:
             sys.exit(f"look_inside.py: --{name} is {getattr(arguments, name)}; it must be at least 1.")
-    prepare_run_folder(arguments.output_dir, resume=True)
     model = load_backbone(arguments.model, arguments.trust_remote_code)
     batch, read = read_batch(arguments, model)
+    prepare_run_folder(arguments.output_dir, resume=True)  # a refused command leaves none
     name = Path(arguments.model).name
     logger.info(f"{name} reads {read}")
     views = look_inside(model, batch, arguments.heads, arguments.probes)

@@ -60,6 +60,7 @@ def test_data_without_a_held_out_split_is_refused(script, tmp_path):
     command = ["--model", str(ROOT / "model_cards" / "tnn-python-2m"), "--dataset", str(tmp_path / "notes.txt")]
     with pytest.raises(SystemExit, match=r"neither a test nor a validation split, only train: give a file by --text"):
         script.main([*command, "--length", "8", "--rows", "1", "--output-dir", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
 
 
 def test_bad_numbers_and_models_are_refused(script, tmp_path):
