@@ -1,7 +1,7 @@
 """What is measured of ListOps classifiers by operator."""
 
-import importlib
-from pathlib import Path
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -9,14 +9,10 @@ from datasets import Dataset, DatasetDict
 
 from hf_seqmix.data import listops, listops_values
 
-SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
-
 
 @pytest.fixture(scope="module")
-def operators() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        yield importlib.import_module("benchmarks.listops_operators")
+def operators(script_module: Callable[[str], ModuleType]) -> Any:
+    return script_module("benchmarks.listops_operators")
 
 
 def table(*rows: tuple[str, int]) -> Dataset:

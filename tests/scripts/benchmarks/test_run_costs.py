@@ -1,22 +1,18 @@
 """What runs will cost, from a few timed updates."""
 
-import importlib
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hf_seqmix.training.run import Run
 
-SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
-
 
 @pytest.fixture(scope="module")
-def costs() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        yield importlib.import_module("benchmarks.run_costs")
+def costs(script_module: Callable[[str], ModuleType]) -> Any:
+    return script_module("benchmarks.run_costs")
 
 
 def test_hours_are_the_budgets_of_both_stages_or_those_of_the_updates(
