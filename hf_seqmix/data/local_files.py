@@ -71,6 +71,9 @@ def load_folder_or_hub(source: str, cache_dir: str | Path | None = None) -> data
     Args:
         source: a folder; or "name" or "name:config" of the Hub. What is a folder as a whole is not split at a colon.
         cache_dir: where `datasets` keeps what was read; its default is in the home directory.
+
+    Raises:
+        ValueError: a file is not what its ending says.
     """
     cache = None if cache_dir is None else str(cache_dir)
     path, _, config = (source, "", "") if Path(source).expanduser().is_dir() else source.partition(":")
@@ -82,7 +85,14 @@ def load_folder_or_hub(source: str, cache_dir: str | Path | None = None) -> data
         if escaped != str(folder.resolve()):  # the library takes names for patterns
             found = get_data_patterns(escaped)
             files = {split: [f"{escaped}/{pattern}" for pattern in patterns] for split, patterns in found.items()}
-    return datasets.load_dataset(path, config or None, data_files=files, cache_dir=cache)
+    try:
+        return datasets.load_dataset(path, config or None, data_files=files, cache_dir=cache)
+    except datasets.exceptions.DatasetGenerationError as error:
+        reason = str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
+        raise ValueError(
+            f"{source} could not be read: {reason}. Check that each file is what its ending says, and that files of a "
+            "split have the same columns of the same types; or name single files, and the message names the one."
+        ) from error
 
 
 def files_of_splits(

@@ -197,7 +197,9 @@ def refuse_twice(**values: Sequence[object]) -> None:
     """
     for name, given in values.items():
         if twice := [each for each, times in Counter(given).items() if times > 1]:
-            raise ValueError(f"--{name.replace('_', '-')} names {twice[0]} twice: {' '.join(map(str, given))}.")
+            raise ValueError(
+                f"--{name.replace('_', '-')} names {twice[0]} twice: {' '.join(map(str, given))}; name each once."
+            )
 
 
 def new_folder(text: str) -> str:

@@ -5,10 +5,12 @@ Every benchmark and study writes results as JSON lines, reads them with `read_re
 """
 
 import dataclasses
+import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal, get_args
 
 from .json_fields import canonical, checked, plain
@@ -204,6 +206,23 @@ class Summary:
     spread: float | None
     seeds: tuple[int | None, ...]
     results: tuple[Result, ...]
+
+    @property
+    def differing(self) -> dict[str, list[Any]]:
+        """What the runs of the seeds have not in common, such as `max_steps`, with the values in their order."""
+        known = [result.run for result in self.results if result.run is not None]
+        runs = [dict(chain(*map(_leaves, (run.model, run.data, run.training)))) for run in known]
+        values = {name: list(dict.fromkeys(run.get(name) for run in runs)) for name in dict.fromkeys(chain(*runs))}
+        return {name: found for name, found in values.items() if len(found) > 1}
+
+
+def _leaves(fields: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Scalar]]:
+    """Yield names, such as "pretraining.max_steps", and values of a run but for its seeds; lists as JSON."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{within}{name}.")
+        elif name not in ("seed", "seeds"):
+            yield f"{within}{name}", json.dumps(value) if isinstance(value, list) else value
 
 
 def summarize(results: Iterable[Result]) -> list[Summary]:

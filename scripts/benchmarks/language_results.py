@@ -5,8 +5,8 @@ from typing import Any
 
 from hf_seqmix.training.results import Result, group_results
 
-CHOSEN_BY = {"bits_per_byte": "bits per byte", "token_loss": "nats a masked token"}
-"""What rates are chosen by, on the validation text: causal models have the first, masked ones the second."""
+CHOSEN_BY = {"bits_per_byte": "bits per byte", "token_loss": "nats a token"}
+"""What rates are chosen by, on the validation text: the second for masked models and text tokenized before."""
 
 TEST_METRICS = ("test_bits_per_byte", "test_bits_per_byte_longer")
 """On the test split, of the length of training and of a longer one."""

@@ -118,6 +118,7 @@ def describe(results: Sequence[Result]) -> str:
         parts.append(f"{': '.join(filter(None, subject))}{f' ({by})' if own else ''}.")
         metrics = [metric for metric in (*HEADLINES, *LABELS) if any(r.metric == metric for r in group)]
         parts.append(results_table(group, ["model", *telling(group)], metrics))
+        parts += seeds_apart(group)
         sources: dict[str, list[str]] = {}
         for result in group:
             if result.kind == "published" and result.model not in sources.setdefault(result.source, []):
@@ -155,6 +156,20 @@ def telling(results: Sequence[Result]) -> list[str]:
     own = [result for result in results if result.kind == "measured"]
     names = dict.fromkeys(name for result in own for name in result.setting)
     return [name for name in names if len({result.get(name) for result in own} - {None}) > 1]
+
+
+def seeds_apart(results: Sequence[Result]) -> list[str]:
+    """Return a sentence for each model whose seeds had other runs than one another, which a mean hides."""
+    said = []
+    for summary in summarize(result for result in results if result.kind == "measured"):
+        differing = [
+            f"{name} ({', '.join(map(str, values))})"
+            for name, values in summary.differing.items()
+            if not name.endswith("_file")  # names of a folder, where seeds were run apart
+        ]
+        if differing and len(summary.seeds) > 1:
+            said.append(f"The runs of {summary.result.model} differ in more than the seed: {'; '.join(differing)}.")
+    return list(dict.fromkeys(said))
 
 
 def number(value: float | None) -> str:

@@ -146,7 +146,7 @@ def test_an_accelerator_with_a_number_becomes_the_current_one(monkeypatch: pytes
 
 def test_what_is_given_twice_is_named() -> None:
     refuse_twice(seeds=[1, 2], models=[])
-    with pytest.raises(ValueError, match="--rate-factors names 2 twice: 1 2 2"):
+    with pytest.raises(ValueError, match="--rate-factors names 2 twice: 1 2 2; name each once"):
         refuse_twice(seeds=[1, 2], rate_factors=[1, 2, 2])
 
 

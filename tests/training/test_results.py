@@ -4,6 +4,7 @@ import math
 import pytest
 
 from hf_seqmix.training.results import Result, group_results, summarize
+from hf_seqmix.training.run import Run
 from tests.training.sample_results import RUN, result
 
 
@@ -62,6 +63,21 @@ def test_summary_is_over_seeds():
     assert accuracy.seeds == (0, 1)
     assert (loss.mean, loss.spread, loss.seeds) == (3.0, None, (0,))
     assert summarize([result(None)])[0].mean is None
+
+
+def test_what_runs_of_seeds_have_not_in_common():
+    def seed(number, **training):
+        run = Run("t", model={"taps": [5, number // 2]}, training={"seeds": [number], **training}, seed=number)
+        return result(0.5, seed=number, run=run)
+
+    alike = [
+        seed(0, pretraining={"steps": 9}, steps=1),
+        seed(1, pretraining={"steps": 9}, steps=1),
+        result(0.5, seed=4),
+    ]
+    apart = [*alike, seed(2, pretraining={"steps": 8}, steps=1, bf16=None)]
+    assert summarize(alike)[0].differing == {}
+    assert summarize(apart)[0].differing == {"taps": ["[5, 0]", "[5, 1]"], "pretraining.steps": [9, 8]}
 
 
 def test_figures_of_two_papers_stay_two():

@@ -43,9 +43,9 @@ def add_recipes(benchmarks: Any) -> None:
         description="Trains language models of recipes in equal seconds (CPU time on one thread, else of the wall), "
         "each plain and with options, each with several learning rates. Further seeds train with the best rate of the "
         "first seed alone. Every model is scored on the recipe's validation text, with --fast on four blocks, by "
-        "which rates are chosen: in bits per byte, or in nats a masked token where the recipe is of a masked model. "
-        "Causal models are scored once on the test split, too, if there is one, at the length of training and at "
-        f"{LONGER} times that.",
+        "which rates are chosen: in bits per byte, or in nats a token where the model is masked or the text was "
+        "tokenized before. Causal models are scored once on the test split, too, if there is one, at the length of "
+        f"training and at {LONGER} times that.",
     )
     parser.add_argument(
         "--recipe",

@@ -24,7 +24,7 @@ DIFFERENCE = {"mean": "difference:+.3f", "spread": "±:.3f", "seeds": "seeds"}
 
 TABLE = {
     "bits_per_byte": "bits per byte:.3f",
-    "token_loss": "nats a masked token:.3f",
+    "token_loss": "nats a token:.3f",
     "test_bits_per_byte": "test split:.3f",
     "test_bits_per_byte_longer": f"at {LONGER} times the length:.3f",
     "updates": "updates:,.0f",

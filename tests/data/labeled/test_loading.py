@@ -123,6 +123,12 @@ def test_a_folder_is_one_name(name, tmp_path, monkeypatch):
     assert {split: rows["text"][:] for split, rows in loaded.items()} == {"train": ["own"], "test": ["own test"]}
 
 
+def test_a_damaged_file_of_a_folder_is_an_error_that_says_so(tmp_path):
+    (tmp_path / "train.jsonl").write_text('{"text": "a"}\n{"text": \n', encoding="utf-8")
+    with pytest.raises(ValueError, match=r"could not be read: .*Check that each file is what its ending says"):
+        load_labeled(str(tmp_path), cache_dir=tmp_path / "cache")
+
+
 GLUE_FILES = {
     "cola": "gj04\t1\t\tA sentence.\ngj04\t0\t*\tSentence a.\n",
     "sst2": "sentence\tlabel\ngood \t1\nbad \t0\n",

@@ -10,6 +10,7 @@ import yaml
 from hf_seqmix.hub.kept import render_card
 from hf_seqmix.training.result_files import read_results, write_results
 from hf_seqmix.training.results import group_results
+from hf_seqmix.training.run import Run
 from tests.ecosystem.tiny import tiny_model, tiny_tokenizer
 from tests.hub.test_cards import VALUES
 
@@ -97,6 +98,18 @@ def test_tables_hold_means_baselines_and_published_figures(main, tmp_path, capsy
     assert cells(text, "fd_tnn (published)")[0][1] == "0.5521"
     assert cells(text, "attention (published)")[0][1] == "0.3637"
     assert "updates" not in text
+
+
+def test_seeds_of_other_runs_are_named(main, tmp_path, capsys):
+    def seed(model, number, steps):
+        run = Run("lm", training={"max_steps": steps}, data={"train_file": f"{number}.txt"}, seed=number)
+        return group_results({"bits_per_byte": 1.5}, task="lm", model=model, seed=number, run=run)
+
+    found = [seed("tnn", 0, 10), seed("tnn", 1, 20), seed("ipa", 0, 10), seed("ipa", 1, 10)]
+    write_results(tmp_path / "a.jsonl", [result for results in found for result in results])
+    main([tmp_path / "a.jsonl"])
+    text = capsys.readouterr().out
+    assert "The runs of tnn differ in more than the seed: max_steps (10, 20)." in text and "runs of ipa" not in text
 
 
 def test_settings_tell_rows_apart(main, tmp_path, capsys):

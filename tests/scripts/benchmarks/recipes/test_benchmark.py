@@ -350,7 +350,7 @@ def test_rates_of_masked_models_are_chosen_by_the_loss_of_masked_tokens(
     }
     assert losses == {("tiny", "bits_per_byte"), ("gaps", "token_loss")}
     text = (tmp_path / "out" / "results.md").read_text()
-    assert "| gaps   | as the recipe |     2.0 |               6.015 |" in text
+    assert "| gaps   | as the recipe |     2.0 |        6.015 |" in text
     assert (tmp_path / "out" / "token_loss.png").is_file() and (tmp_path / "out" / "bits_per_byte.png").is_file()
 
 
