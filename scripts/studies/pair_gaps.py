@@ -13,7 +13,7 @@ pair-gaps.jsonl.
 import json
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,11 @@ def _text(bounds: tuple[int, int | None]) -> str:
     return f"{bounds[0]}-{'' if bounds[1] is None else bounds[1]}"
 
 
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Return classes by their lower bounds; a length may lack some."""
+    return sorted(names, key=lambda name: int(name.removeprefix(BACK).partition("-")[0]))
+
+
 def row_of(results: Sequence[Result], model: str, other: str) -> dict[str, Any]:
     """Return a row of the table, with each gap by seed.
 
@@ -169,8 +174,10 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     files = [read_results(path) for path in arguments.results]
     rows = [row_of(results, arguments.model, other) for other in arguments.against for results in files]
     rows.sort(key=lambda row: (row["channels"], row["against"], row["length"]))
-    classes = list(dict.fromkeys(name for row in rows for name in row["by_seed_gap"] if name not in WHOLE))
-    frequencies, distances = ([name for name in classes if name.startswith(BACK) == far] for far in (False, True))
+    classes = {name for row in rows for name in row["by_seed_gap"]}.difference(WHOLE)
+    frequencies, distances = (
+        _in_order(name for name in classes if name.startswith(BACK) == far) for far in (False, True)
+    )
     first = {"channels": "channels", "length": "length", "against": "against"}
     last = {"num_seeds": "seeds"}
     columns = first | {"recall": "at recalled tokens", "others": "at all others"}

@@ -1,19 +1,39 @@
-"""Checkpoints that the studies look into, and the tokenizer that these share."""
+"""Checkpoints that the studies look into, the tokenizer that these share, and models that studies keep."""
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from hf_seqmix._files import write_text
+from hf_seqmix.analysis.rates import TokenRegressor
 from hf_seqmix.analysis.text.documents import find_prefix_token
 from hf_seqmix.training import explain_model_error
+from hf_seqmix.training.json_fields import canonical
+from hf_seqmix.training.run import Run
 
-__all__ = ["load_backbone", "load_model", "load_tokenizer"]
+__all__ = ["is_kept", "keep_model", "load_backbone", "load_model", "load_tokenizer"]
+
+KEPT_RUN = "run.json"
 
 logger = logging.getLogger(__name__)
+
+
+def keep_model(model: PreTrainedModel | TokenRegressor, folder: Path, run: Run) -> None:
+    """Write a model and, last, the run that trained the model."""
+    (folder / KEPT_RUN).unlink(missing_ok=True)
+    model.save_pretrained(folder)
+    write_text(folder / KEPT_RUN, canonical(run.to_json()))
+
+
+def is_kept(folder: Path, run: Run) -> bool:
+    """Return whether a folder holds the model that a run trained, and not that of other settings."""
+    path = folder / KEPT_RUN
+    return path.is_file() and path.read_text(encoding="utf-8") == canonical(run.to_json())
 
 
 def load_backbone(name: str, trust_remote_code: bool = False) -> PreTrainedModel:

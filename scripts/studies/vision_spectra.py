@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from study_models import load_backbone
+from study_models import is_kept, keep_model, load_backbone
 from vision.figures import RANKS, Figures
 from vision.log import Log
 from vision.plots import PAPER_EXPONENT, plot_spectra
@@ -169,7 +169,7 @@ def run_train(arguments: argparse.Namespace) -> TableRows:
                 fields = {"name": kind, "size": size, **dataclasses.asdict(shape)}
                 run = log.run(fields, dataclasses.asdict(training), seed)
                 folder = arguments.output_dir / "models" / f"{kind}-{size}-{seed}"
-                missing = arguments.save_models and not (folder / "config.json").is_file()
+                missing = arguments.save_models and not is_kept(folder, run)
                 if missing or log.read(run) is None:
                     splits = log.images()
                     model = shape.build(kind, size, splits["train"], seed)
@@ -179,7 +179,7 @@ def run_train(arguments: argparse.Namespace) -> TableRows:
                     for split, images in splits.items():
                         scores |= {f"{split}_{name}": value for name, value in score(model, images).items()}
                     if arguments.save_models:  # before its results, with which it is not trained again
-                        model.save_pretrained(folder)
+                        keep_model(model, folder, run)
                     log.keep(run, model, scores, splits["test"], model_size=size)
                     logger.info(f"{kind} of size {size}, seed {seed}: training loss {scores['train_loss']:.4f}")
                 found = log.read(run)

@@ -155,7 +155,7 @@ class ToeplitzOperator(nn.Module):
     @property
     def has_modes(self) -> bool:
         """Whether calls with a cache mix by exact taps and modes: for a distilled kernel, but not in training."""
-        return self.tail is not None and not self.training
+        return self.tail is not None and not self.training and self.tail.is_fitted
 
     def modal_kernel(self, dtype: torch.dtype, device: torch.device) -> ModalKernel:
         """Return the distilled kernel for inputs of a dtype on a device.

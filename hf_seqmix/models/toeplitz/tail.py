@@ -26,7 +26,8 @@ class DistilledTail(nn.Module):
     The numbers are kept as the bits of float64, int64 buffers: a pole that is rounded to the dtype of a model is
     another pole, and neither loading nor `to(torch.bfloat16)` touches integers. So are a few taps of the kernel that
     was fitted, in float32: modes do not fit a kernel that has changed since. Files written before lack these taps,
-    which are then zeros and not compared.
+    which are then zeros and not compared. A model that is made of a distilled configuration alone has zeros
+    everywhere, and decodes by the exact kernel.
 
     Args:
         channels: of the kernel.
@@ -44,9 +45,10 @@ class DistilledTail(nn.Module):
         self.register_buffer("poles", torch.zeros(modes, 2, dtype=torch.int64))
         self.register_buffer("weights", torch.zeros(channels, modes, 2, dtype=torch.int64))
         self.register_buffer("kernel_taps", torch.zeros(channels, len(self.lags), dtype=torch.int32))
+        self._looked_at: tuple[Tensor, int, bool] | None = None  # weights, their version, whether modes were fitted
 
     def init_weights(self, config: Any) -> None:
-        """Set the modes to zero, which is no tail, and the taps, which is no comparison: what a checkpoint lacks."""
+        """Set the modes and the taps to zero, which says that none were fitted."""
         for bits in (self.poles, self.weights, self.kernel_taps):
             init.zeros_(bits)
 
@@ -65,6 +67,18 @@ class DistilledTail(nn.Module):
             "the context length of a distilled model cannot change: call undo_distillation() first, and "
             "distill_decoder() afterwards."
         )
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether modes were fitted. A configuration alone makes room for them, with zeros."""
+        if not has_numbers(self.weights):
+            return True
+        version = 0 if self.weights.is_inference() else self.weights._version
+        known = self._looked_at
+        if known is None or known[0] is not self.weights or known[1] != version:  # on a GPU, looking waits
+            fitted = bool(self.weights.any()) or bool(self.kernel_taps.any())
+            known = self._looked_at = (self.weights, version, fitted)
+        return known[2]
 
     @property
     def taps(self) -> int:

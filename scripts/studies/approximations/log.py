@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from study_models import is_kept, keep_model
 from torch import nn
 from tqdm import tqdm
 
-from hf_seqmix.analysis.rates import Target, TrainedModel, TrainSettings, train_on_target
+from hf_seqmix.analysis.rates import Target, TokenRegressor, TrainedModel, TrainSettings, train_on_target
 from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.environment import environment_of, portable_command
 from hf_seqmix.training.result_files import ResultFile
@@ -72,8 +73,7 @@ class Log:
         target: Target,
         model: Mapping[str, Any],
         data: Mapping[str, Any],
-        keep: Callable[[TrainedModel], None] | None = None,
-        is_kept: Callable[[int], bool] | None = None,
+        folder: Callable[[int], Path] | None = None,
     ) -> list[Result]:
         """Return the errors of a model on a target: read, or measured for the seeds that are missing and written.
 
@@ -82,23 +82,23 @@ class Log:
             target: what is learned.
             model: its name and fields.
             data: what tells the target from others.
-            keep: called with each model that was trained.
-            is_kept: whether the model of a seed was kept; one that was not is trained again for its sake.
+            folder: where the `TokenRegressor` of a seed is kept; what is not there is trained again for its sake.
         """
         run = self._run(model, data, dataclasses.asdict(self.settings))
         runs = {seed: dataclasses.replace(run, seed=seed) for seed in self.arguments.seeds}
         missing = [
             seed
             for seed, each in runs.items()
-            if self.file.get(each) is None or (is_kept is not None and not is_kept(seed))
+            if self.file.get(each) is None or (folder is not None and not is_kept(folder(seed), each))
         ]
         if missing:
             label = ", ".join(
                 str(value) for value in (*model.values(), *data.values()) if not isinstance(value, Mapping)
             )
             for trained in self._trained(make, target, label, missing):
-                if keep is not None:
-                    keep(trained)  # before its results, with which it is not trained again
+                if folder is not None:  # before its results, with which it is not trained again
+                    assert isinstance(trained.model, TokenRegressor)
+                    keep_model(trained.model, folder(trained.seed), runs[trained.seed])
                 self.file.append(runs[trained.seed], list(self._results(trained, runs[trained.seed])))
         return [result for each in runs.values() for result in self.file.get(each) or []]
 

@@ -17,8 +17,6 @@ from hf_seqmix.analysis.rates import (
     MixerRegressor,
     SingleHeadTransformer,
     Target,
-    TokenRegressor,
-    TrainedModel,
     altered_targets,
     error_floors,
 )
@@ -126,20 +124,13 @@ def _errors(log: Log, name: str, target: Target, data: Mapping[str, Any]) -> tup
         stem = "-".join([name, data["kernel"], data["alteration"], str(seed)]).replace(" ", "-")
         return Path(log.arguments.output_dir) / "models" / stem
 
-    def keep(trained: TrainedModel) -> None:
-        if isinstance(trained.model, TokenRegressor):
-            trained.model.save_pretrained(folder(trained.seed))
-
-    def is_kept(seed: int) -> bool:
-        return (folder(seed) / "config.json").is_file()
-
     model: dict[str, Any] = {"name": name}
     if fields := dict(MIXERS.get(name, ("", {}))[1]):
         model["mixer_config"] = fields
     if name == "library":
         model["config"] = library_config(target)
-    kept = (keep, is_kept) if log.arguments.save_models and name in (*MIXERS, "library") else ()
-    results = log.train(functools.partial(_model, name, target), target, model, data, *kept)
+    kept = folder if log.arguments.save_models and name in (*MIXERS, "library") else None
+    results = log.train(functools.partial(_model, name, target), target, model, data, kept)
     return median(results), unfinished(results)
 
 

@@ -40,9 +40,11 @@ def plot_errors(results: Rows, n: int, path: Path, title: str) -> None:
     first = [row for row in results if row["task"] == results[0]["task"]]
     kinds = [affine for affine in (False, True) if any(row["affine"] == affine for row in first)]
     title = f"{title}\n{_name(first[0]['task'])}"
-    with draw_grid(path, 10.5, 0.8 + 3.5 * len(kinds), len(kinds), 2, title, sharey=True) as (figure, panels):
+    budgets = ["projections", *["with_overhead"] * any(row["overhead"] for row in first)]
+    size = 5.25 * len(budgets), 0.8 + 3.5 * len(kinds)
+    with draw_grid(path, *size, len(kinds), len(budgets), title, sharey=True) as (figure, panels):
         for line, affine in enumerate(kinds):
-            for column, budget in enumerate(("projections", "with_overhead")):
+            for column, budget in enumerate(budgets):
                 axes = panels[line, column]
                 shown = [row for row in first if row["affine"] == affine]
                 plain = [row for row in shown if not row["overhead"]]

@@ -33,7 +33,7 @@ def costs_of(path: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
             model(ids[:, :1], past_key_values=cache)  # the first step makes the state
             sizes[decoder] = sum(bytes_of(layer) for layer in cache.layers)
         # The window between two foldings, and a complex product a mode to read the state, and one to fill it.
-        window = [layer.keys.shape[2] for layer in caches["distilled"].layers]
+        window = [caches["distilled"].layers[layer].keys.shape[2] for layer in report.fits]  # of hybrids not all
         modes = [4 * len(fit.poles) for fit in report.fits.values()]
         products = {"distilled": float(np.mean(window) + np.mean(modes))}
         times = {}
@@ -51,7 +51,7 @@ def bytes_of(layer: Any) -> int:
     """Return the bytes that a layer of a cache holds."""
     state = getattr(layer, "state", None)
     if state is None or isinstance(state, Tensor):
-        return sum(x.nbytes for x in (layer.keys, state) if x is not None)
+        return sum(x.nbytes for x in (layer.keys, layer.values, state) if x is not None)
     return state.memory  # of an exact convolution, whose history is part of that
 
 

@@ -38,7 +38,7 @@ COST_COLUMNS = {
     "decoder": "decoder",
     "length": "tokens held",
     "cache_bytes": "bytes of the cache:,.0f",
-    "products": "products a token and channel:.0f",
+    "products": "products a token and channel of a kernel:.0f",
     "step_ms": "ms a step:.3f",
 }
 

@@ -73,9 +73,10 @@ def run_responses(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             if name in shown:
                 drawn.setdefault(mode, {})[name] = response_example([thin], mode, causal)
         plot_responses(
-            drawn, arguments.output_dir / "responses.png", title=f"Responses of {Path(arguments.model).name}"
+            drawn, arguments.output_dir / "responses-learned.png", title=f"Responses of {Path(arguments.model).name}"
         )
-        report(arguments, "responses", rows, {"layer": "layer", **DECAY_COLUMNS}, title="Decay of learned kernels")
+        title = "Decay of learned kernels"
+        report(arguments, "responses-learned", rows, {"layer": "layer", **DECAY_COLUMNS}, title=title)
         return rows
 
     seeds, width = range(arguments.seeds), arguments.hidden_size
@@ -146,7 +147,7 @@ def run_ski_error(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 }
                 for count in points
             ]
-        what = f"Kernels of {Path(arguments.model).name}"
+        what, stem = f"Kernels of {Path(arguments.model).name}", "ski-error-learned"
     else:
         for title, make in (("two exponentials", two_exponentials), ("Gaussian", gaussian_kernel)):
             kernel = make(arguments.length)
@@ -162,12 +163,12 @@ def run_ski_error(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                     | ski_error(kernel, arguments.length, count, degree, derivative=bound, rtol=arguments.rtol)
                     for count in points
                 ]
-        what = "Smooth asymmetric kernels"
+        what, stem = "Smooth asymmetric kernels", "ski-error"
     rows = [row for panel in panels.values() for row in panel]
     title = f"{what}: error of SKI in the spectral norm, relative to |T|, {arguments.length} tokens"
-    plot_ski_error(panels, arguments.output_dir / "ski-error.png", title=title)
+    plot_ski_error(panels, arguments.output_dir / f"{stem}.png", title=title)
     used = {key: header for key, header in SKI_COLUMNS.items() if any(key in row for row in rows)}
-    report(arguments, "ski-error", rows, used, title=title)
+    report(arguments, stem, rows, used, title=title)
     return rows
 
 

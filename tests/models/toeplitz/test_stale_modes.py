@@ -80,6 +80,19 @@ def test_rounded_weights_are_no_alarm(distilled, dtype, tmp_path):
     assert is_distilled(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16))
 
 
+def test_a_model_made_of_a_distilled_configuration_decodes_by_its_kernels(distilled, tmp_path):
+    model = train(AutoModelForCausalLM.from_config(distilled.config))
+    model.save_pretrained(tmp_path)
+    for fresh in (model, AutoModelForCausalLM.from_pretrained(tmp_path).eval()):
+        with torch.no_grad():
+            torch.testing.assert_close(fresh(IDS).logits, fresh(IDS, use_cache=False).logits)
+        assert not is_distilled(fresh)
+    fresh.load_state_dict(distilled.state_dict())  # whose modes are looked at anew
+    assert is_distilled(fresh)
+    model.distill_decoder(tolerance=1e-2, exact_taps=TAPS)
+    assert is_distilled(model) and is_distilled(copy.deepcopy(model))
+
+
 def test_more_tokens_are_no_alarm(distilled):
     model = copy.deepcopy(distilled)
     model.resize_token_embeddings(VOCAB + 7)

@@ -113,7 +113,7 @@ def test_learned_responses(script, checkpoints, tmp_path, model):
     rows = script.main(["responses", *arguments, "--output-dir", str(tmp_path)])
     assert [row["activation"] for row in rows] == ["gelu" if model == "fd" else "relu"] * 2
     assert all(row["tail_error"] < 0.2 for row in rows)
-    check(tmp_path, "responses", rows)
+    check(tmp_path, "responses-learned", rows)
 
 
 @pytest.mark.usefixtures("pictures")
@@ -133,13 +133,15 @@ def test_inequalities(script, tmp_path):
 
 
 def test_ski_error(script, checkpoints, tmp_path):
-    rows = script.main(["ski-error", "--length", "32", "--points", "4", "8", "--output-dir", str(tmp_path / "theory")])
+    rows = script.main(["ski-error", "--length", "32", "--points", "4", "8", "--output-dir", str(tmp_path)])
     assert len(rows) == 8
-    check(tmp_path / "theory", "ski-error", rows)
+    check(tmp_path, "ski-error", rows)
     arguments = ["--model", str(checkpoints / "ski"), "--length", "24", "--points", "4", "--layers", "1"]
-    rows = script.main(["ski-error", *arguments, "--output-dir", str(tmp_path / "learned")])
+    theory = (tmp_path / "ski-error.md").read_text()
+    rows = script.main(["ski-error", *arguments, "--output-dir", str(tmp_path)])
+    assert (tmp_path / "ski-error.md").read_text() == theory  # beside, not in its place
     assert [row["kernel"] for row in rows] == ["layers.1.mixer.operator"]
-    assert "bound" not in (tmp_path / "learned" / "ski-error.md").read_text()
+    assert "bound" not in (tmp_path / "ski-error-learned.md").read_text()
     (coarse,) = script.main(["ski-error", *arguments, "--rtol", "0.9", "--output-dir", str(tmp_path / "coarse")])
     assert coarse["ski"] == rows[0]["ski"] and coarse["nystrom"] != rows[0]["nystrom"]
 

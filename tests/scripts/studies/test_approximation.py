@@ -91,6 +91,34 @@ def test_saved_models_in_other_orders(script, tmp_path, capsys):
     assert seeds == {0, 1} and (tmp_path / "on" / "checkpoints.png").stat().st_size > 5000
 
 
+@pytest.mark.usefixtures("pictures")
+def test_a_saved_model_of_other_settings_does_not_stand_for_one(script, tmp_path):
+    few = [
+        "order",
+        "--kernels",
+        "exponential",
+        "--alterations",
+        "original",
+        "--length",
+        "20",
+        "--models",
+        "short_conv",
+    ]
+    few += [*FEW, "--output-dir", str(tmp_path)]
+
+    def weights():
+        return (tmp_path / "models" / "short_conv-exponential-original-0" / "model.safetensors").read_bytes()
+
+    script.main([*few, "--save-models"])
+    first = weights()
+    script.main([*few, "--max-steps", "5"])
+    assert weights() == first
+    script.main([*few, "--max-steps", "5", "--save-models"])
+    assert weights() != first
+    script.main([*few, "--save-models"])
+    assert weights() == first
+
+
 def _original(result):
     return result.model == "short_conv" and result.setting["alteration"] == "original"
 

@@ -1,5 +1,7 @@
 """The study of distilled decoders, on a small checkpoint."""
 
+import argparse
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 import hf_seqmix
+from hf_seqmix import SeqMixHybridConfig, SeqMixHybridForCausalLM
 from hf_seqmix.training.result_files import read_results
 
 ROOT = Path(hf_seqmix.__file__).parent.parent
@@ -38,6 +41,19 @@ def test_tables_results_and_a_plot(script, tmp_path, capsys):
     assert len(held) == 2 and {result.metric for result in results} >= {"order", "tap_bound", "perplexity", "step_ms"}
     assert (tmp_path / "distilled.png").stat().st_size > 10_000
     assert "| fd-tnn-python-2m |" in capsys.readouterr().out
+
+
+def test_attention_of_a_hybrid_holds_keys_and_values_and_has_no_kernel(script, tmp_path):
+    options = {"attention": {"num_heads": 2}}
+    config = SeqMixHybridConfig(
+        vocab_size=32, hidden_size=16, mixer_types=["tnn", "attention"], mixer_configs=options, num_hidden_layers=2
+    )
+    SeqMixHybridForCausalLM(config).save_pretrained(tmp_path)
+    arguments = argparse.Namespace(tolerances=[1e-1], exact_taps=[4], lengths=[64, 1024], rounds=0)
+    rows = importlib.import_module("distillation.costs").costs_of(str(tmp_path), arguments)
+    short, long = (row for row in rows if row["decoder"] == "distilled")
+    assert long["cache_bytes"] - short["cache_bytes"] >= 800 * 2 * 16 * 4  # float32 keys and values
+    assert long["products"] < 256  # and not the tokens that attention holds
 
 
 def test_a_tolerance_that_is_none_is_refused(script, tmp_path):
