@@ -71,10 +71,10 @@ class DistilledTail(nn.Module):
     @property
     def is_fitted(self) -> bool:
         """Whether modes were fitted. A configuration alone makes room for them, with zeros."""
-        if not has_numbers(self.weights):
-            return True
-        version = 0 if self.weights.is_inference() else self.weights._version
         known = self._looked_at
+        if not has_numbers(self.weights):
+            return known is None or known[2]
+        version = 0 if self.weights.is_inference() else self.weights._version
         if known is None or known[0] is not self.weights or known[1] != version:  # on a GPU, looking waits
             fitted = bool(self.weights.any()) or bool(self.kernel_taps.any())
             known = self._looked_at = (self.weights, version, fitted)
