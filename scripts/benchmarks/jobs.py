@@ -3,10 +3,12 @@
 import argparse
 import hashlib
 import json
+import logging
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from hf_seqmix import __version__
 from hf_seqmix._files import write_json
 from hf_seqmix.training import merge_recipes, parse_overrides, run_from_recipe
 from hf_seqmix.training.environment import file_digest, fingerprint
+from hf_seqmix.training.folders.checkpoints import last_complete_checkpoint, saved_checkpoints, set_aside_later
+from hf_seqmix.training.folders.folder_lock import FolderInUseError, claim_folder, folders_released
 from hf_seqmix.training.run import Run
 
 SCRIPTS = Path(__file__).resolve().parents[1]
@@ -35,6 +39,8 @@ RATES = ("learning_rate", "muon_learning_rate", "kernel_learning_rate")
 
 PRETRAINED = "pretraining"
 """Folder of a run's first stage, in the folder of the run."""
+
+logger = logging.getLogger("run_benchmarks")
 
 
 @dataclass(frozen=True)
@@ -168,6 +174,7 @@ def train(job: Job, folder: Path) -> dict[str, Any] | str:
             return first
         start = folder / PRETRAINED if job.start is None else job.start(folder / PRETRAINED)
         run, stages = replace(run, model={"model": str(start)}), {PRETRAINED: first}
+    _pass_over_broken(folder)
     write_json(folder / "run.json", run.to_json())
     command = [sys.executable, str(SCRIPTS / job.script), "--recipe", str(folder / "run.json")]
     command += ["--output-dir", str(folder), "--resume"]
@@ -180,3 +187,16 @@ def train(job: Job, folder: Path) -> dict[str, Any] | str:
         return found if job.probe is None else {**found, **job.probe(folder)}
     except ValueError as error:  # the other runs go on
         return f"the run is finished, and could not be scored: {error}; its folder is {folder}"
+
+
+def _pass_over_broken(folder: Path) -> None:
+    """Set aside the checkpoints of a run where none is whole, as a kill during the first one leaves it.
+
+    Its script would refuse to go on from them, and the same command could never finish the run.
+    """
+    # Of a folder in use, where a whole checkpoint may be on its way, the script itself says so.
+    with suppress(FolderInUseError), folders_released():
+        claim_folder(folder)
+        if saved_checkpoints(folder) and last_complete_checkpoint(folder) is None:
+            aside = ", ".join(path.name for path in set_aside_later(folder, folder / "checkpoint-0"))
+            logger.warning(f"no checkpoint in {folder} is whole: the run starts anew ({aside} are passed over)")
