@@ -5,7 +5,7 @@ import dataclasses
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,11 @@ class ResultFile:
     def forget(self, key: Mapping[str, Any] | Run) -> None:
         """Have no results with that key any more; the file keeps their line until a newer line replaces it."""
         self._groups.pop(canonical(_as_key(key)), None)
+
+    def remove(self, unwanted: Callable[[Result], bool]) -> None:
+        """Have no group with an unwanted result any more, in the file, too, which is whole or untouched."""
+        self._groups = {key: group for key, group in self._groups.items() if not any(map(unwanted, group))}
+        write_text(self.path, "".join(_write_line(json.loads(key), group) for key, group in self._groups.items()))
 
     def append(self, key: Mapping[str, Any] | Run, results: Result | Iterable[Result]) -> None:
         """Add the results of a key, on the disk before this returns."""

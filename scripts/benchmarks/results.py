@@ -9,7 +9,7 @@ from typing import Any
 
 from hf_seqmix._files import write_json, write_text
 from hf_seqmix.training.environment import environment_of, portable_command
-from hf_seqmix.training.result_files import write_results
+from hf_seqmix.training.result_files import ResultFile, write_results
 from hf_seqmix.training.results import Result
 
 LOG = "runs.jsonl"
@@ -37,28 +37,37 @@ def origin(benchmark: str) -> dict[str, Any]:
     return {"command": portable_command(benchmark), "environment": environment_of()}
 
 
-def keep_test_bytes(arguments: argparse.Namespace, test_bytes: int | None) -> None:
+def keep_test_bytes(arguments: argparse.Namespace, test_bytes: int | None, **redone: Sequence[Any]) -> None:
     """Write how much of the test text is scored, so that all results of a size in an output folder are of as much.
 
     Args:
-        arguments: of the command line.
+        arguments: of the command line. Where `overwrite` changes the number, the results of the former one are removed
+            from the log: a command that is killed and resumed would show those that it has not yet redone.
         test_bytes: of the beginning of the text; None for all, 0 for none.
+        redone: field or setting of results -> the values of those that `overwrite` runs again.
 
     Raises:
-        ValueError: the results that are there are of another number.
+        ValueError: results that stay are of another number.
     """
-    path = arguments.output_dir / SCORED
+    path, log = arguments.output_dir / SCORED, ResultFile(arguments.output_dir / LOG)
     known: dict[str, int | None] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    nothing_scored = not (arguments.output_dir / LOG).is_file()
-    if arguments.overwrite or nothing_scored:
-        known.pop(arguments.size, None)
-    if (before := known.setdefault(arguments.size, test_bytes)) != test_bytes:
-        then, now = ("all bytes" if number is None else f"{number:,} bytes" for number in (before, test_bytes))
-        raise ValueError(
-            f"{then} of the test text are scored in {arguments.output_dir}, and {now} would be now, which cannot be "
-            "compared: give the --test-bytes of before, or another --output-dir."
-        )
-    write_json(path, known)
+    scored = {"size": arguments.size, "task": "language modeling"}
+    there = select(log.results, **scored)
+    before = known.get(arguments.size, test_bytes) if there else test_bytes
+    if before != test_bytes:
+        others = {
+            name: sorted({str(r.get(name)) for r in there if r.get(name) not in redone[name]}) for name in redone
+        }
+        left = "; ".join(f"{name.replace('_', ' ')} {', '.join(values)}" for name, values in others.items() if values)
+        if left or not arguments.overwrite:
+            then, now = ("all bytes" if number is None else f"{number:,} bytes" for number in (before, test_bytes))
+            raise ValueError(
+                f"{then} of the test text are scored in {arguments.output_dir}, and {now} would be now, which cannot "
+                "be compared: give the --test-bytes of before, another --output-dir, or --overwrite with all that is "
+                f"there{left and f'; this command leaves out {left}'}."
+            )
+        log.remove(lambda result: bool(select([result], **scored)))
+    write_json(path, known | {arguments.size: test_bytes})
 
 
 def write_report(folder: Path, report: Report, parts: Sequence[str]) -> None:

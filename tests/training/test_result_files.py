@@ -31,6 +31,17 @@ def test_results_are_found_again_and_the_newest_wins(tmp_path):
     assert {found.value for found in read_results(path)} == {0.25, 0.5, 2.5, 3}
 
 
+def test_groups_with_unwanted_results_are_removed_from_the_file(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    log = ResultFile(path)
+    log.append({"n": 1}, [result(1.5), result(2, metric="n")])
+    log.append({"n": 2, "é": [1]}, result(2.5, seed=2, run=RUN))
+    log.remove(lambda each: each.value == 1.5)
+    for reader in (log, ResultFile(path)):
+        assert reader.get({"n": 1}) is None and reader.get({"é": [1], "n": 2}) == [result(2.5, seed=2, run=RUN)]
+    assert [found.value for found in read_results(path)] == [2.5]
+
+
 def test_settings_that_a_group_shares_are_written_once_and_read_back(tmp_path):
     group = [
         result(1.0, setting={"data": "text", "length": 8}),

@@ -234,7 +234,8 @@ def run_language(arguments: argparse.Namespace) -> Report:
     updates: dict[str, int] = {}
     if not arguments.costs:
         timed = {name: language_job(arguments, name, 1.0, first, "seconds", None) for name in with_rival(arguments)}
-        keep_test_bytes(arguments, arguments.test_bytes)
+        redone = {"model": arguments.models, "seed": arguments.seeds, "budget": arguments.budgets}
+        keep_test_bytes(arguments, arguments.test_bytes, **redone, rate_factor=arguments.rate_factors)
         known = updates_in(arguments.max_seconds, list(timed.values()), arguments.time_in_turns, arguments.output_dir)
         updates = {name: known[job.name] for name, job in timed.items()}
 

@@ -135,7 +135,9 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
     first, *others = arguments.seeds
     if not arguments.costs:
         check_jobs(arguments, [job(*case, 1.0, first) for case in cases])
-        keep_test_bytes(arguments, test_bytes_of(arguments))
+        redone = {"model": list(models), "variant": list(variants), "seed": arguments.seeds}
+        redone |= {"rate_factor": arguments.rate_factors, "budget": [seconds_of(arguments)]}
+        keep_test_bytes(arguments, test_bytes_of(arguments), **redone)
     if arguments.time_in_turns and not arguments.costs:
         kinds = [dataclasses.replace(job(*case, 1.0, first), name=case_name(*case)) for case in cases]
         seconds = seconds_of(arguments)

@@ -223,6 +223,35 @@ def test_equal_seconds_alone(script: Any, trained: list[Any], tmp_path: Path) ->
         script.main(command(tmp_path, *options, "--test-bytes", "9"))
 
 
+def test_another_number_of_test_bytes_is_for_all_results_of_a_folder_at_once(
+    script: Any, trained: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["--parts", "language", "--rate-factors", "1", "--budgets", "seconds"]
+    both = ["--models", "tnn", "llama", "--test-bytes"]
+    script.main(command(tmp_path, *options, *both, "4000"))
+    with pytest.raises(SystemExit, match=r"--overwrite with all that is there; this command leaves out model tnn\."):
+        script.main(command(tmp_path, *options, "--models", "llama", "--test-bytes", "1000", "--overwrite"))
+    assert len(trained) == 2
+
+    # A kill after the first of two runs: the other is of the former number, and is run again.
+    shared = importlib.import_module("benchmarks.training")
+    train = shared.train
+
+    def killed(job: Any, folder: Path) -> Any:
+        if job.labels["model"] == "llama":
+            raise KeyboardInterrupt
+        return train(job, folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shared, "train", killed)
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            script.main(command(tmp_path, *options, *both, "1000", "--overwrite"))
+    before = len(trained)
+    report = script.main(command(tmp_path, *options, *both, "1000"))
+    assert [job.labels["model"] for job in trained[before:]] == ["llama"]
+    assert {r.model for r in report.results if r.metric == "test_bits_per_byte"} == {"tnn", "llama"}
+
+
 def test_costs_are_the_seconds_of_all_seeds(
     script: Any, trained: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -279,6 +279,8 @@ def test_results_of_a_folder_are_of_as_much_text(
     script.main(command(recipe, tmp_path / "out", *options, "--test-bytes", "0", "--seeds", "0", "1"))
     with pytest.raises(SystemExit, match=r"0 bytes of the test text are scored in .*out, and all bytes would be now"):
         script.main(command(recipe, tmp_path / "out", *options))
+    with pytest.raises(SystemExit, match=r"this command leaves out seed 1\."):
+        script.main(command(recipe, tmp_path / "out", *options, "--overwrite"))
     script.main(command(recipe, tmp_path / "out", *options, "--costs"))
     script.main(command(recipe, tmp_path / "out", *options, "--fast"))  # whose results are of another size
     script.main(command(recipe, tmp_path / "other", *options))
