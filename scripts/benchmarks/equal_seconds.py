@@ -6,6 +6,7 @@ of trials in turns put all models under the same conditions.
 
 import json
 import logging
+import re
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ from .run_costs import trial_of
 
 TIMINGS = "timings.json"
 """File of an output folder: kind of a job -> seconds of an update in each trial. A resumed benchmark reads it."""
+_FORMER = re.compile(r"(?:causal|masked)/seconds/(?P<model>[^/]+)/factor-[^/]+/seed-\d+(?=-\w+$)")
+"""How `leaderboard` named kinds, one a first seed, before it named them by their models."""
 UPDATES = 25
 """Of a trial, of which the median counts."""
 
@@ -40,7 +43,7 @@ def updates_in(seconds: float, jobs: Sequence[Job], rounds: int, output_dir: Pat
 
     Args:
         seconds: of CPU time on one thread, else of the wall.
-        jobs: one a model; their own lengths and rates do not matter.
+        jobs: one a model, and named by it; their own lengths, rates and seeds do not matter.
         rounds: of trials, whose median counts.
         output_dir: of the benchmark. Its file `timings.json` keeps the trials. A job that is new there is timed beside
             all others, and its seconds are scaled by what the others need now and needed then.
@@ -50,7 +53,7 @@ def updates_in(seconds: float, jobs: Sequence[Job], rounds: int, output_dir: Pat
             say how fast the machine is now.
     """
     path = output_dir / TIMINGS
-    known: dict[str, list[float]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    known = _read(path) if path.is_file() else {}
     trials = {_kind(job, output_dir): job for job in jobs}
     if known and not any(kind in known for kind in trials):
         raise ValueError(
@@ -69,12 +72,16 @@ def updates_in(seconds: float, jobs: Sequence[Job], rounds: int, output_dir: Pat
 
 def timings_table(output_dir: Path) -> str:
     """Return all trials of an output folder as a table: medians, the least and the most."""
-    known: dict[str, list[float]] = json.loads((output_dir / TIMINGS).read_text(encoding="utf-8"))
     rows = [
         {"name": kind.rpartition("-")[0], "median": statistics.median(all_), "low": min(all_), "high": max(all_)}
-        for kind, all_ in known.items()
+        for kind, all_ in _read(output_dir / TIMINGS).items()
     ]
     return markdown_table(rows, COLUMNS)
+
+
+def _read(path: Path) -> dict[str, list[float]]:
+    known: dict[str, list[float]] = json.loads(path.read_text(encoding="utf-8"))
+    return {_FORMER.sub(r"\g<model>", kind): trials for kind, trials in known.items()}
 
 
 def _kind(job: Job, output_dir: Path) -> str:

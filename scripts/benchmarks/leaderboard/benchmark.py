@@ -230,14 +230,15 @@ def trains_in_bfloat16(arguments: argparse.Namespace) -> bool:
 
 def run_language(arguments: argparse.Namespace) -> Report:
     """Train language models: rates in equal seconds, then further seeds, and, if wanted, the best on equal tokens."""
-    first = arguments.seeds[0]
     updates: dict[str, int] = {}
     if not arguments.costs:
-        timed = {name: language_job(arguments, name, 1.0, first, "seconds", None) for name in with_rival(arguments)}
+        timed = [
+            dataclasses.replace(language_job(arguments, name, 1.0, arguments.seeds[0], "seconds", None), name=name)
+            for name in with_rival(arguments)
+        ]
         redone = {"model": arguments.models, "seed": arguments.seeds, "budget": arguments.budgets}
         keep_test_bytes(arguments, arguments.test_bytes, **redone, rate_factor=arguments.rate_factors)
-        known = updates_in(arguments.max_seconds, list(timed.values()), arguments.time_in_turns, arguments.output_dir)
-        updates = {name: known[job.name] for name, job in timed.items()}
+        updates = updates_in(arguments.max_seconds, timed, arguments.time_in_turns, arguments.output_dir)
 
     def job(budget: str, name: str, factor: float, seed: int) -> Job:
         worth = updates.get(name if budget == "seconds" else RIVAL[arguments.objective])

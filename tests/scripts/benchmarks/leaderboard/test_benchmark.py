@@ -252,6 +252,24 @@ def test_another_number_of_test_bytes_is_for_all_results_of_a_folder_at_once(
     assert {r.model for r in report.results if r.metric == "test_bits_per_byte"} == {"tnn", "llama"}
 
 
+def test_models_are_timed_once_for_all_seeds(script: Any, trained: list[Any], tmp_path: Path) -> None:
+    options = ["--parts", "language", "--rate-factors", "1", "--budgets", "seconds", "--models"]
+    script.main(command(tmp_path, *options, "tnn"))
+    path = tmp_path / "timings.json"
+    timings = json.loads(path.read_text(encoding="utf-8"))
+    assert [kind.rpartition("-")[0] for kind in timings] == ["tnn", "llama"]
+    # As earlier versions wrote: one a first seed.
+    names = {kind: f"causal/seconds/{kind.replace('-', '/factor-1/seed-0-')}" for kind in timings}
+    path.write_text(json.dumps({names[kind]: [4 * trial for trial in trials] for kind, trials in timings.items()}))
+    script.main(command(tmp_path, *options, "tnn", "llama", "--seeds", "1"))
+    assert {
+        job.run.training["max_steps"] for job in trained if job.run.seed == 1 and job.labels["model"] == "tnn"
+    } == {5}
+    path.write_text(json.dumps({"causal/seconds/gpt/factor-1/seed-0-12345678": [0.5]}))
+    with pytest.raises(SystemExit, match=r"of other models alone.*name one of these, too \(gpt\)"):
+        script.main(command(tmp_path, *options, "tnn", "--overwrite"))
+
+
 def test_costs_are_the_seconds_of_all_seeds(
     script: Any, trained: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
