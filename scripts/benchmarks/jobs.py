@@ -19,6 +19,7 @@ from hf_seqmix.training import merge_recipes, parse_overrides, run_from_recipe
 from hf_seqmix.training.environment import file_digest, fingerprint
 from hf_seqmix.training.folders.checkpoints import last_complete_checkpoint, saved_checkpoints, set_aside_later
 from hf_seqmix.training.folders.folder_lock import FolderInUseError, claim_folder, folders_released
+from hf_seqmix.training.precision import PRECISION_FILE
 from hf_seqmix.training.run import Run
 
 SCRIPTS = Path(__file__).resolve().parents[1]
@@ -57,6 +58,8 @@ class Job:
         probe: measures the finished run, whose folder it gets; what it returns is added to the run's results. Its
             `ValueError` is the failure of the run.
         before: a stage that makes the weights from which the run starts, its model otherwise the same.
+        precision: of the run where it leaves that to the machine (`bf16: auto`), as `choose_precision` returns it. A
+            run that was interrupted keeps its own.
         start: makes of the folder of that stage the model that the run starts from; the folder itself by default.
     """
 
@@ -69,6 +72,7 @@ class Job:
     probe: Callable[[Path], Mapping[str, Any]] | None = None
     before: "Job | None" = None
     start: Callable[[Path], Path] | None = None
+    precision: Mapping[str, Any] | None = None
 
     def portable(self, output_dir: Path) -> Run:
         """Return the run without this machine's folders: what its results are known by."""
@@ -169,13 +173,15 @@ def train(job: Job, folder: Path) -> dict[str, Any] | str:
     if job.before is not None:
         finished = folder / PRETRAINED / "results.json"
         first = json.loads(finished.read_text(encoding="utf-8")) if finished.is_file() else None
-        first = first or train(job.before, folder / PRETRAINED)
+        first = first or train(replace(job.before, precision=job.precision), folder / PRETRAINED)
         if isinstance(first, str):
             return first
         start = folder / PRETRAINED if job.start is None else job.start(folder / PRETRAINED)
         run, stages = replace(run, model={"model": str(start)}), {PRETRAINED: first}
     _pass_over_broken(folder)
     write_json(folder / "run.json", run.to_json())
+    if job.precision is not None and not (folder / PRECISION_FILE).is_file():
+        write_json(folder / PRECISION_FILE, dict(job.precision))
     command = [sys.executable, str(SCRIPTS / job.script), "--recipe", str(folder / "run.json")]
     command += ["--output-dir", str(folder), "--resume"]
     with open(folder / "output.txt", "w", encoding="utf-8") as file:

@@ -1,16 +1,23 @@
 """What the benchmarks that train share: their arguments, and jobs that are resumed and recorded."""
 
 import argparse
+import json
 import logging
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from hf_seqmix._files import write_json
 from hf_seqmix.training import parse_overrides
+from hf_seqmix.training.precision import AUTO, PRECISION_FILE, choose_precision
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result
 
+from .inputs import default_device
 from .jobs import LENGTHS, PRETRAINED, RATES, Job, train
 from .results import LOG, Report, origin
 from .run_checks import check_runs
@@ -95,6 +102,38 @@ def check_jobs(arguments: argparse.Namespace, jobs: Sequence[Job]) -> None:
     check_runs(arguments.scripts, ((stage.name, stage.script, stage.run) for stage in stages))
 
 
+def precision_of(arguments: argparse.Namespace, width: int = 256) -> dict[str, Any]:
+    """Return the precision of the models of an output folder, as `choose_precision` does: timed once, and kept there.
+
+    Each run for itself might choose otherwise, where other work disturbs its timing. In a folder whose runs did so, in
+    an earlier version, the choice of one of them holds.
+
+    Args:
+        arguments: of the command line.
+        width: channels of the models.
+    """
+    path = arguments.output_dir / PRECISION_FILE
+    if not path.is_file():
+        device = "cpu" if parse_overrides(arguments.training).get("use_cpu") else default_device()
+        earlier = sorted(arguments.output_dir.glob(f"runs/**/{PRECISION_FILE}"))
+        chosen = json.loads(earlier[0].read_text(encoding="utf-8")) if earlier else None
+        write_json(path, chosen or choose_precision(torch.device(device), width))
+    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return kept
+
+
+def with_precision(arguments: argparse.Namespace, jobs: Sequence[Job]) -> list[Job]:
+    """Return the jobs, with the precision of the output folder where they leave theirs to the machine."""
+
+    def settled(job: Job) -> Job:
+        if str(job.run.training.get("bf16")).lower() != AUTO:
+            return job
+        width = (job.run.model.get("config_overrides") or {}).get("hidden_size", 256)
+        return replace(job, precision=precision_of(arguments, width))
+
+    return [settled(job) for job in jobs]
+
+
 def train_all(
     arguments: argparse.Namespace,
     jobs: Sequence[Job],
@@ -125,8 +164,9 @@ def train_all(
     if len(missing) < len(jobs):
         logger.info(f"{len(jobs) - len(missing)} of {len(jobs)} results are there already")
     check_jobs(arguments, missing)
+    missing = with_precision(arguments, missing)
     if missing and (arguments.size == "full" or arguments.costs):
-        state_costs(arguments, missing if planned is None else planned)
+        state_costs(arguments, missing if planned is None else with_precision(arguments, planned))
     report = Report()
     for number, job in enumerate([] if arguments.costs else missing, start=1):
         logger.info(f"run {number} of {len(missing)}: {job.name}")

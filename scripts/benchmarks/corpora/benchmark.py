@@ -157,7 +157,7 @@ def run_corpora(arguments: argparse.Namespace) -> Report:
     if models:
         report.results += references(arguments, models, data.texts["train"], texts, log, fields)
         report.results += published(arguments.corpus, arguments.objective)
-    parts = describe(arguments, report.results, scores.failures, title) if scores.results else []
+    parts = describe(arguments, report.results, scores.failures, title, models) if scores.results else []
     write_report(arguments.output_dir, report, parts)
     return report
 

@@ -1,6 +1,7 @@
 """Tables and plot of `run_benchmarks.py corpora`."""
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 
 from hf_seqmix.analysis.plots.results import plot_results
@@ -8,6 +9,7 @@ from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.tables import results_table
 
 from ..results import select
+from .scoring import TrainedModel
 
 PUBLISHED = {
     # Moreno, Mei, Walters 2023 (arXiv 2305.09028), table 1: validation, test, millions of parameters
@@ -34,9 +36,21 @@ LABELS = {"context_length": "context length (tokens)", "bits_per_byte": "bits pe
 
 
 def describe(
-    arguments: argparse.Namespace, results: Sequence[Result], impossible: Mapping[str, str], title: str
+    arguments: argparse.Namespace,
+    results: Sequence[Result],
+    impossible: Mapping[str, str],
+    title: str,
+    models: Sequence[TrainedModel],
 ) -> list[str]:
-    """Return the tables, and plot perplexity and bits per byte against inference length."""
+    """Return the tables, and plot perplexity and bits per byte against inference length.
+
+    Args:
+        arguments: of the command line.
+        results: of training and scoring, baselines and published figures.
+        impossible: what could not be scored -> why.
+        title: names the data.
+        models: that were trained.
+    """
     masked = arguments.objective == "masked"
     scores = [r for r in results if r.get("context_length") is not None and r.kind == "measured"]
     lengths = sorted({result.get("context_length") for result in scores})
@@ -51,7 +65,7 @@ def describe(
         table = results_table(select(scores, metric=metric), FAMILY, columns, over="context_length")
         parts += [f"{of[metric]} against inference length (tokens of context):", table]
     parts += [f"Not possible: {name}: {' '.join(reason.split())}" for name, reason in impossible.items()]
-    parts.append(notes(arguments))
+    parts.append(f"{notes(arguments)} {trained_in(models)}")
     plot_results(
         [r for r in results if r.kind != "published"],
         arguments.output_dir / "perplexity-against-length.png",
@@ -112,3 +126,17 @@ def notes(arguments: argparse.Namespace) -> str:
     if arguments.corpus.endswith("-head"):
         said.append("Not comparable with figures of the whole corpus.")
     return " ".join(said)
+
+
+def trained_in(models: Sequence[TrainedModel]) -> str:
+    """Return the precision that models were trained in, as their runs say; which ones, where that differs."""
+    found: dict[str, list[str]] = {}
+    for model in models:
+        text = (model.folder / "results.json").read_text(encoding="utf-8")
+        told = json.loads(text)["arguments"]["training"]
+        dtype = "bfloat16" if told["bf16"] else "float16" if told["fp16"] else "float32"
+        found.setdefault(dtype, []).append(f"{model.family} (seed {model.seed})")
+    if len(found) == 1:
+        return f"Trained in {next(iter(found))}."
+    parts = [f"{dtype}: {', '.join(who)}" for dtype, who in found.items()]
+    return f"Trained in several precisions: {'; '.join(parts)}."

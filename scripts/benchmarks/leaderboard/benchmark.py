@@ -2,26 +2,21 @@
 
 import argparse
 import dataclasses
-import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from hf_seqmix._files import write_json
 from hf_seqmix.data import build_tokenizer
 from hf_seqmix.training import parse_overrides
 from hf_seqmix.training.command import device_name, refuse_twice
-from hf_seqmix.training.precision import PRECISION_FILE, choose_precision
 
 from ..equal_seconds import updates_in
 from ..inputs import default_device
 from ..jobs import Job
 from ..results import Report, keep_test_bytes, write_report
-from ..training import check_jobs, refuse_fixed, train_all, training_arguments
+from ..training import check_jobs, precision_of, refuse_fixed, train_all, training_arguments
 from .costs import TOKENS, run_costs
 from .models import names_of, recipe_of
 from .report import BUDGETS, at_best, best_factors, describe
@@ -126,7 +121,7 @@ def run_leaderboard(arguments: argparse.Namespace) -> Report:
     if "language" in arguments.parts or "costs" in arguments.parts:
         arguments.vocab_size = _vocabulary(arguments)
     check_jobs(arguments, kinds(arguments))
-    arguments.bf16 = trains_in_bfloat16(arguments)
+    arguments.bf16 = precision_of(arguments, width=160)["dtype"] == "bfloat16"
     report = Report()
     for part, do in (("language", run_language), ("tasks", run_tasks), ("costs", run_costs)):
         if part in arguments.parts:
@@ -215,17 +210,6 @@ def kinds(arguments: argparse.Namespace) -> list[Job]:
 def with_rival(arguments: argparse.Namespace) -> list[str]:
     """Return the models whose updates are timed."""
     return list(dict.fromkeys([*arguments.models, RIVAL[arguments.objective]]))
-
-
-def trains_in_bfloat16(arguments: argparse.Namespace) -> bool:
-    """Return whether all models train in bfloat16: timed once, and kept in the output folder.
-
-    Each run for itself might choose otherwise, where other work disturbs its timing.
-    """
-    path = arguments.output_dir / PRECISION_FILE
-    if not path.is_file():
-        write_json(path, choose_precision(torch.device(default_device()), width=160))
-    return bool(json.loads(path.read_text(encoding="utf-8"))["dtype"] == "bfloat16")
 
 
 def run_language(arguments: argparse.Namespace) -> Report:

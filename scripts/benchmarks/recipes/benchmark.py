@@ -22,7 +22,7 @@ from ..inputs import TEXT_OPTIONS, default_device, first_bytes, test_texts
 from ..jobs import RATES, Job, contents_of, make_run
 from ..language_results import TEST_METRICS, measure
 from ..results import Report, keep_test_bytes, write_report
-from ..training import check_jobs, refuse_fixed, train_all, training_arguments
+from ..training import check_jobs, refuse_fixed, train_all, training_arguments, with_precision
 from .report import LONGER, PLAIN, best_factor, describe
 from .variants import check_variants, parse_variants, refuse_hidden, sections_of, training_names
 
@@ -142,6 +142,7 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
         kinds = [dataclasses.replace(job(*case, 1.0, first), name=case_name(*case)) for case in cases]
         seconds = seconds_of(arguments)
         check_jobs(arguments, kinds)
+        kinds = with_precision(arguments, kinds)
         updates |= updates_in(seconds, kinds, arguments.time_in_turns, arguments.output_dir)
     tried = [job(*case, factor, first) for case in cases for factor in arguments.rate_factors]
     every = [*tried, *(job(*case, 1.0, seed) for case in cases for seed in others)]

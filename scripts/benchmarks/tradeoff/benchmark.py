@@ -129,14 +129,19 @@ def make_contests(arguments: argparse.Namespace, found: FinishedTask) -> list[Co
     if arguments.fast:
         batch_size = min(FAST_BATCH, batch_size or FAST_BATCH, smallest_batch(list(runs.values())))
     rounds = FAST_ROUNDS if arguments.fast else arguments.rounds
-    rest = (batch_size, arguments.device, arguments.threads, rounds, arguments.seconds)
+    kept = arguments.output_dir / "precision" / f"{arguments.device}-{arguments.threads}".replace(":", "-")
+    rest = (batch_size, arguments.device, arguments.threads, rounds, arguments.seconds, str(kept))
     return [Contest(found.task, runs, length, *rest) for length in arguments.lengths or [None]]
 
 
 def key_of(found: FinishedTask, contest: Contest) -> dict[str, Any]:
-    """Return what a measurement depends on, and the data that the results of the task are of."""
+    """Return what a measurement depends on, and the data that the results of the task are of.
+
+    Not the folder of the precision, which is one for all lines of a device.
+    """
     runs = {family: run.digest for family, run in contest.runs.items()}
-    fields = {entry.name: getattr(contest, entry.name) for entry in dataclasses.fields(contest)}
+    names = [entry.name for entry in dataclasses.fields(contest) if entry.name != "folder"]
+    fields = {name: getattr(contest, name) for name in names}
     of = {"data": found.data, "size": found.size, "benchmark": "trade-off"}
     return {**fields, **of, "runs": runs, "version": __version__, "torch": torch.__version__}
 
@@ -156,7 +161,7 @@ def costs(found: FinishedTask, contest: Contest, rows: Sequence[Mapping[str, Any
                 f"{row['num_parameters']:,} now: train it again with this version, or measure with the version that "
                 "trained it."
             )
-        setting = {name: row[name] for name in ("length", "run_length", "batch_size")}
+        setting = {name: row.get(name) for name in ("length", "run_length", "batch_size", "dtype")}
         setting |= {"data": found.data, "device": contest.device, "threads": contest.threads}
         metrics = ("num_parameters", "ms", "peak_memory_mib", "rounds")
         results += group_results(

@@ -2,10 +2,10 @@
 
 import math
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -46,6 +46,7 @@ class Contest:
         batch_size: sequences an update; None for the smallest of the runs.
         device, threads: what the contest runs on.
         rounds, seconds: how often each is timed, and when no further round begins.
+        folder: keeps the precision of runs that leave theirs to the machine: one for all contests on the device.
     """
 
     task: str
@@ -56,6 +57,7 @@ class Contest:
     threads: int
     rounds: int
     seconds: float
+    folder: str
 
 
 def build_model(run: Run, length: int | None = None) -> PreTrainedModel:
@@ -118,13 +120,18 @@ class Update:
         run: whose optimizer, clipping and precision are taken.
         batch: inputs and labels.
         device: where it runs.
+        folder: keeps the precision, see `Contest`.
     """
 
-    def __init__(self, model: PreTrainedModel, run: Run, batch: dict[str, Tensor], device: torch.device) -> None:
+    def __init__(
+        self, model: PreTrainedModel, run: Run, batch: dict[str, Tensor], device: torch.device, folder: str | Path
+    ) -> None:
         settings: dict[str, Any] = {name: run.training[name] for name in OF_AN_UPDATE if name in run.training}
         training = SeqMixTrainingArguments("unused", report_to="none", use_cpu=device.type == "cpu", **settings)
-        with tempfile.TemporaryDirectory() as folder:
-            settle_precision(training, folder, width=getattr(model.config, "hidden_size", 256))
+        if training.auto_bf16:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        # Each model and length for itself might choose otherwise, where other work disturbs its timing.
+        settle_precision(training, folder, earlier=[Path(folder)], width=getattr(model.config, "hidden_size", 256))
         movable: Any = model  # the library's annotations of `to` hide its arguments
         self.model = movable.to(device).train()
         self.batch = {name: tensor.to(device) for name, tensor in batch.items()}
@@ -163,8 +170,8 @@ def measure(contest: Contest) -> list[dict[str, Any]]:
     `peak_bytes`). A family for which the device has too little memory gets None for what is measured.
 
     Returns:
-        A row a family: family, num_parameters, length, run_length, batch_size, ms (an update, the median over rounds),
-        peak_memory_mib, rounds, clock.
+        A row a family: family, num_parameters, length, run_length, batch_size, dtype, ms (an update, the median over
+        rounds), peak_memory_mib, rounds, clock.
 
     Raises:
         ValueError: the length does not suit a model.
@@ -189,7 +196,8 @@ def measure(contest: Contest) -> list[dict[str, Any]]:
             "peak_memory_mib": None,
         }
         try:
-            update = Update(model, run, random_batch(model, contest.task, batch_size), device)
+            update = Update(model, run, random_batch(model, contest.task, batch_size), device, contest.folder)
+            rows[family]["dtype"] = str(update.dtype).removeprefix("torch.")
             [first] = update(clock)
             peak = peak_bytes(partial(update, clock), device) + update.state_bytes()
         except torch.OutOfMemoryError:

@@ -58,7 +58,7 @@ def describe(folder: Path, found: FinishedTask, results: Sequence[Result], stem:
     own = [r for r in results if (r.task, r.size) == (found.task, found.size) and r.get("data") in (found.data, None)]
     if not own:
         return []
-    rows = {"model": "family", "length": "length", "batch_size": "batch"}
+    rows = {"model": "family", "length": "length", "batch_size": "batch", "dtype": "dtype"}
     measured = [result for result in own if result.kind == "measured"]
     done = [r for r in select(measured, metric="updates_per_second") if r.value]
     lengths = list(dict.fromkeys(result.get("length") for result in done))

@@ -99,6 +99,7 @@ def test_trained_and_scored_at_each_length(script, novels, finished, tmp_path, c
 
     table = (output / "results.md").read_text(encoding="utf-8")
     assert "Not possible: tnn, seed 0, 1,024 tokens: no document" in table
+    assert re.search(r"Trained in (float32|bfloat16)\.", table)
     assert "(xz -9e)" in table and "(byte 2-gram)" in table and "published" not in table
     assert (output / "perplexity-against-length.png").read_bytes().startswith(b"\x89PNG")
     assert read_results(output / "results.jsonl") == report.results

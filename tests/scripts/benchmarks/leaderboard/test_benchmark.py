@@ -1,6 +1,5 @@
 """The leaderboard: equal models, equal conditions, what is trained once and again, and what the report shows."""
 
-import argparse
 import importlib
 import json
 import math
@@ -13,7 +12,6 @@ import pytest
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from hf_seqmix.models.heads import SeqMixForCausalLM
-from hf_seqmix.training import precision
 from hf_seqmix.training.results import Result
 
 SCRIPTS = Path(__file__).resolve().parents[4] / "scripts"
@@ -31,19 +29,6 @@ def parts(script: Any) -> Any:
     """The modules of the benchmark, by their names."""
     names = ("models", "runs", "tasks", "scoring", "costs", "report", "plots")
     return {name: importlib.import_module(f"benchmarks.leaderboard.{name}") for name in names}
-
-
-def test_the_precision_is_chosen_once(script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    benchmark = importlib.import_module("benchmarks.leaderboard.benchmark")
-    monkeypatch.setattr(benchmark, "default_device", lambda: "cpu")
-    monkeypatch.setattr(precision, "bfloat16_speedup", lambda *_, **__: 1.3)
-    arguments = argparse.Namespace(output_dir=tmp_path)
-    assert benchmark.trains_in_bfloat16(arguments)
-    path = tmp_path / precision.PRECISION_FILE
-    written = json.loads(path.read_text(encoding="utf-8"))
-    assert (written["dtype"], written["speedup"]) == ("bfloat16", 1.3)
-    path.write_text('{"dtype": "float32", "speedup": 0.5}')  # as earlier versions wrote
-    assert not benchmark.trains_in_bfloat16(arguments)
 
 
 @pytest.mark.parametrize(

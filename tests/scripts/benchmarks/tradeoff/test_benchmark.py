@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_seqmix.training import read_recipe
+from hf_seqmix.training import precision, read_recipe
 from hf_seqmix.training.result_files import write_results
 from hf_seqmix.training.results import group_results, summarize
 
@@ -160,11 +160,11 @@ def test_a_pretrained_model_is_laid_out_for_the_inputs_of_its_task(models):
     assert config.vocab_size == alone.vocab_size + 1  # the mask
 
 
-def test_an_update_is_a_whole_one_and_changes_no_weight(models):
+def test_an_update_is_a_whole_one_and_changes_no_weight(models, tmp_path):
     run = make_run("tnn", max_length=24)
     model = models.build_model(run)
     before = [parameter.clone() for parameter in model.parameters()]
-    update = models.Update(model, run, models.random_batch(model, "listops", 2), torch.device("cpu"))
+    update = models.Update(model, run, models.random_batch(model, "listops", 2), torch.device("cpu"), tmp_path)
     [seconds] = update(models.Clock(torch.device("cpu")))
     assert seconds > 0
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
@@ -176,20 +176,20 @@ def test_an_update_is_a_whole_one_and_changes_no_weight(models):
 
 def test_what_stays_between_updates_is_a_part_of_the_peak(models, monkeypatch):
     monkeypatch.setattr(models, "peak_bytes", lambda call, device: 2**20)
-    contest = models.Contest("listops", {"tnn": make_run("tnn", max_length=24)}, None, 2, "cpu", 1, 1, 1.0)
+    contest = models.Contest("listops", {"tnn": make_run("tnn", max_length=24)}, None, 2, "cpu", 1, 1, 1.0, "here")
     [row] = models.measure(contest)
     weights = 12 * row["num_parameters"] / 2**20  # with AdamW's two averages, four bytes each
     assert 1 + weights <= row["peak_memory_mib"] < 1.1 + weights
 
 
-def test_an_update_of_a_recipe_of_minutes_is_by_muon(models):
-    """Its precision is settled here, as the run settled its own."""
+def test_an_update_of_a_recipe_of_minutes_is_by_muon(models, tmp_path):
+    """Its precision is settled here, once for all models and lengths."""
     run = make_run("tnn", max_length=24)
     learning = importlib.import_module("benchmarks.lra.sizes").LEARNING["training"]
     run = replace(run, training={**run.training, **learning})
     model = models.build_model(run)
     before = [parameter.clone() for parameter in model.parameters()]
-    update = models.Update(model, run, models.random_batch(model, "listops", 2), torch.device("cpu"))
+    update = models.Update(model, run, models.random_batch(model, "listops", 2), torch.device("cpu"), tmp_path)
     [seconds] = update(models.Clock(torch.device("cpu")))
     assert seconds > 0 and type(update.optimizer).__name__ == "MuonWithAdamW"
     assert update.dtype in (torch.float32, torch.bfloat16)
@@ -199,11 +199,25 @@ def test_an_update_of_a_recipe_of_minutes_is_by_muon(models):
     assert update.state_bytes() < 3 * weights
 
 
+def test_the_precision_is_chosen_once_for_all_models_and_lengths(run, models, tmp_path, monkeypatch):
+    choices = iter(["bfloat16", "float32", "float32"])
+    monkeypatch.setattr(precision, "choose_precision", lambda *_: {"dtype": next(choices), "reason": "timed"})
+    found = results_of(models, [("tnn", 0, 0.4), ("attention", 0, 0.3)])
+    automatic = [replace(r, run=replace(r.run, training={**r.run.training, "bf16": "auto"})) for r in found if r.run]
+    write_results(tmp_path / "a.jsonl", automatic)
+    words = ("--results", tmp_path / "a.jsonl", "--fast", "--output-dir", tmp_path / "out", "--lengths")
+    run(*words, 24, 48)
+    report = run(*words, 24, 48, 32)  # as the folder has it
+    measured = [r for r in report.results if r.metric == "ms"]
+    assert len(measured) == 6 and {r.get("dtype") for r in measured} == {"bfloat16"}
+    assert "| bfloat16 |" in (tmp_path / "out" / "results.md").read_text()
+
+
 def test_another_run_is_measured_anew(script, models):
     keys = []
     for seed, length in ((0, 24), (1, 24), (0, 32)):
         runs = {"tnn": models.same_setting(make_run("tnn", seed, max_length=length))}
-        contest = models.Contest("listops", runs, None, 2, "cpu", 1, 1, 1.0)
+        contest = models.Contest("listops", runs, None, 2, "cpu", 1, 1, 1.0, "here")
         found = script.FinishedTask("listops", "fast", "generated", [], {}, [])
         keys.append(script.key_of(found, contest))
     assert keys[0] == keys[1] != keys[2]
