@@ -23,6 +23,8 @@ def weight_of(layer: nn.Module) -> Tensor:
         TypeError: for a module with neither.
     """
     weight = getattr(layer, "weight", None)
+    if callable(weight):  # of a layer that torch has quantized
+        weight = weight()
     if not isinstance(weight, Tensor):
         weight = next(layer.parameters(), None)
     if weight is None:

@@ -208,6 +208,11 @@ class RoleOptimizers:
             matrices = hidden_matrices(model) if muon is not None else set()
         except ValueError as error:
             raise OptimizerError(str(error)) from error
+        if muon is not None and not matrices & trained:
+            raise OptimizerError(
+                f"--optim muon moves hidden matrices, and those of {type(model).__name__} are all frozen: take "
+                "--optim adamw_torch."
+            )
         decaying = set(decays(model))
         groups: dict[tuple[Any, ...], list[nn.Parameter]] = {}
         for name, parameter in model.named_parameters():

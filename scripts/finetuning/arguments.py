@@ -17,6 +17,7 @@ REPLACES = {
     "dataset": {"train_file", "validation_file", "test_file", "glue_task"},
     "train_file": {"dataset", "glue_task", "validation_file", "test_file"},
     "glue_task": {"dataset", "train_file", "validation_file", "test_file"},
+    "metric_for_best_model": {"greater_is_better"},
     "max_steps": {"num_train_epochs", "max_seconds", "schedule_steps", "warmup_steps"},
     "num_train_epochs": {"max_steps", "max_seconds", "schedule_steps", "warmup_steps"},
     "max_seconds": {"max_steps", "num_train_epochs", "schedule_steps", "warmup_steps"},

@@ -18,6 +18,8 @@ ALTERNATIVES = (
 REPLACES = {argument: group for group in ALTERNATIVES for argument in group}
 # A trained model brings these along.
 REPLACES["model"] = {*REPLACES["model"], "config_overrides", "tokenizer"}
+# Whether more is better belongs to the metric.
+REPLACES["metric_for_best_model"] = {"greater_is_better"}
 # What is evaluated on belongs to what is trained on.
 for _source in ("dataset", "train_file"):
     REPLACES[_source] = {*REPLACES[_source], "validation_file"}

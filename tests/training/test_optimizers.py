@@ -267,6 +267,14 @@ def test_rates_that_nothing_takes_are_refused(tmp_path: Path) -> None:
         RoleOptimizers()(model, kernel_learning_rate=1e-3, **plain)
 
 
+def test_muon_of_frozen_matrices_is_refused() -> None:
+    frozen = model()
+    frozen.model.layers.requires_grad_(False)
+    rates: dict[str, Any] = {"decays": lambda model: (), "adamw": {"lr": 1e-3}, "weight_decay": 0.0}
+    with pytest.raises(OptimizerError, match="those of TNNForCausalLM are all frozen: take --optim adamw_torch"):
+        RoleOptimizers()(frozen, muon={"lr": 0.02}, **rates)
+
+
 def test_other_arguments_are_the_librarys(tmp_path: Path) -> None:
     ours, theirs = arguments(tmp_path), TrainingArguments(output_dir=str(tmp_path))
     assert ours.optim == theirs.optim

@@ -1,6 +1,7 @@
 """How much each token counts for each other one, in any model."""
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ def coupling(
         weights do not depend on the input.
 
     Raises:
-        TypeError: for anything but a model, and a batch that is no mapping.
+        TypeError: for anything but a model, a batch that is no mapping, and a layer that is no integer.
         ValueError: for an unknown source, a layer or head that is not there, rows with pads, logits or weights of a
             mixer that has none, and a model of this package that is compiled or wrapped.
     """
@@ -150,7 +151,10 @@ def _check_whole(call: MixerCall) -> None:
         raise ValueError(PADS)
 
 
-def _at(calls: list[Any], layer: int) -> Any:
+def _at(calls: list[Any], layer: Any) -> Any:
+    if not isinstance(layer, Integral):
+        raise TypeError(f"layer is {layer!r}; it must be an integer, the number of a layer.")
+    layer = int(layer)
     if not -len(calls) <= layer < len(calls):
         raise ValueError(f"layer is {layer}, but the model has {len(calls)} layers, 0 to {len(calls) - 1}.")
     return calls[layer]

@@ -39,6 +39,11 @@ class SeqMixClassifier(SeqMixHead):
         check_tensors(labels=labels)
         problem = self.config.problem_type
         several = labels.is_floating_point() or (labels.dtype == torch.bool and labels.shape == logits.shape)
+        if problem is None and several and self.num_labels > 1 and labels.numel() == len(logits):
+            raise TypeError(
+                f"labels have {labels.dtype}, but ids of classes are integers: give labels.long(), or, for several "
+                f"classes at once, zeros and ones of shape {tuple(logits.shape)}."
+            )
         if problem is None and (self.num_labels == 1 or several):
             problem = "regression" if self.num_labels == 1 else "multi_label_classification"
         if problem in ("regression", "multi_label_classification"):

@@ -47,6 +47,8 @@ _OF_NUMBERS = (
     "weight_decay",
 )
 """Training arguments that a checkpoint has settled or that change what is trained on."""
+_MEANS = {"seed": " (rows that finetune.py holds out are others then, and may have been trained on)"}
+"""What a change means beyond itself."""
 _NOT_THE_RUN = ("max_seconds", "max_tokens", "overwrite_output_dir", "resume")
 """What may be said otherwise each time: how long to train, and how to begin."""
 
@@ -108,8 +110,8 @@ def changed_arguments(folder: str | Path, arguments: Mapping[str, Any]) -> list[
         arguments: of this call, by section, ready for JSON.
 
     Raises:
-        ValueError: it is another optimizer, which could not read the state of the one before, or another tokenizer,
-            where the run keeps its own.
+        ValueError: it is another optimizer, which could not read the state of the one before, another tokenizer,
+            where the run keeps its own, or another share of the rows is held out, which the run has trained on.
     """
     file = Path(folder) / ARGUMENTS_FILE
     if not file.is_file():
@@ -120,7 +122,7 @@ def changed_arguments(folder: str | Path, arguments: Mapping[str, Any]) -> list[
         earlier = before.get(section, {})
         names = _OF_NUMBERS if section == "training" else [name for name in given if name not in _NOT_THE_RUN]
         lines += [
-            f"{name} was {earlier[name]!r} and is {given[name]!r}"
+            f"{name} was {earlier[name]!r} and is {given[name]!r}{_MEANS.get(name, '')}"
             for name in names
             if name in earlier and name in given and earlier[name] != given[name]
         ]
@@ -136,6 +138,12 @@ def changed_arguments(folder: str | Path, arguments: Mapping[str, Any]) -> list[
             said = f"with --tokenizer {names[0]}" if names[0] else "without --tokenizer"
             raise ValueError(
                 f"the run began {said} and keeps its tokens: say the same, or give another output folder."
+            )
+        shares = [each[section].get("validation_fraction") for each in (before, now)]
+        if None not in shares and shares[0] != shares[1]:
+            raise ValueError(
+                f"the run began with --validation-fraction {shares[0]}: by {shares[1]} rows that it was trained on "
+                f"would be evaluated on. Give {shares[0]}, or another output folder."
             )
     return lines
 

@@ -124,7 +124,7 @@ def training_costs(contest: Contest) -> dict[str, dict[str, Any]]:
 
 @torch.inference_mode()
 def decoding_costs(contest: Contest) -> dict[str, dict[str, Any]]:
-    """Return the milliseconds of a generated token after a prompt, and the memory of the cache then, in float32.
+    """Return the milliseconds of a token after a prompt, and the memory of the cache after these tokens, in float32.
 
     A token takes the mean over `NEW_TOKENS` tokens, of which some cost more than others in Toeplitz layers. The first
     ones do not count: they allocate. The models are measured in turns, and of several rounds the median counts.

@@ -30,7 +30,7 @@ COSTS = {
     "peak_memory_mib": ("Training, peak memory of an update in MiB", ",.0f"),
     "prompt_ms": ("Reading a prompt, ms", ",.0f"),
     "token_ms": ("A generated token after the prompt, ms", ".2f"),
-    "cache_mib": ("Cache after the prompt, MiB", ".2f"),
+    "cache_mib": ("Cache after these tokens, MiB", ".2f"),
 }
 
 RECALL = {"recall": "8 pairs", "changing": "3 rounds", "needle": "4 pairs, 32 tokens"}

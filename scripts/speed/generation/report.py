@@ -65,7 +65,7 @@ def first_tokens(stretches: Sequence[Stretch], tokens: int) -> Row | None:
     Between stretches the cost of a token is taken to grow evenly.
 
     Args:
-        stretches: in order, none beginning before the one before it ends.
+        stretches: in order.
         tokens: how many.
     """
     total, at, before = 0.0, 0, None
@@ -76,7 +76,7 @@ def first_tokens(stretches: Sequence[Stretch], tokens: int) -> Row | None:
     for stretch in inside:
         gap = stretch.start - at
         total += gap * (stretch.rate if before is None else (before + stretch.rate) / 2) + stretch.seconds
-        sampled |= gap > 0
+        sampled |= gap != 0  # or tokens of two stretches, counted once by their rates
         at, before = stretch.stop, stretch.rate
     errors = [stretch.error for stretch in inside if stretch.error is not None]
     return {

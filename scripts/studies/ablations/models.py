@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from comparison.compare import compare
-from comparison.models import MODELS, TOEPLITZ
+from comparison.models import MODELS, POINTS, TOEPLITZ
 from comparison.options import SPLITS, Options
 from comparison.report import write_report as write_comparison
 from comparison.tasks import TASKS
@@ -125,7 +125,9 @@ def run_sparse_low_rank(arguments: argparse.Namespace) -> dict[str, Any]:
     models: dict[str, Mapping[str, Any]] = {"ski_tnn": {"model_type": "ski_tnn"}}
     layers = {"ski_tnn": {"model_type": "ski_tnn", "is_causal": False, **_points(arguments)}}
     for name, mixer in parts.items():
-        hybrid = {"mixer_types": [mixer] * arguments.num_layers}
+        hybrid: dict[str, Any] = {"mixer_types": [mixer] * arguments.num_layers}
+        if few := few_points(arguments):
+            hybrid["mixer_configs"] = {mixer: few}
         models[name] = {"model_type": "seqmix_hybrid", **hybrid}
         if name.startswith("ski-"):  # SKI from other weights: nothing else to time
             continue
@@ -137,6 +139,12 @@ def run_sparse_low_rank(arguments: argparse.Namespace) -> dict[str, Any]:
         }
     models["tnn"] = {"model_type": "tnn", **TOEPLITZ}  # what a whole Toeplitz matrix is worth on this text
     return layers_and_losses(arguments, "sparse-low-rank", "lm-masked", models, layers)
+
+
+def few_points(arguments: argparse.Namespace) -> dict[str, int]:
+    """Return the points of SKI and its parts where training rows are too short for the default number of them."""
+    points = min(POINTS, arguments.block_size // 2)  # as compare_mixers.py gives `ski_tnn`
+    return {} if points == POINTS else {"num_inducing_points": points}
 
 
 def _points(arguments: argparse.Namespace) -> dict[str, int]:

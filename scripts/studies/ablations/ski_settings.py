@@ -14,7 +14,7 @@ from hf_seqmix.analysis.plots.figures import draw_row, line
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.run import run_of
 
-from .models import describe_training, recorded, results_of, shown_loss, train
+from .models import describe_training, few_points, recorded, results_of, shown_loss, train
 
 __all__ = ["run_ski_settings", "settings_of", "train_and_report"]
 
@@ -35,16 +35,18 @@ def settings_of(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
     the beginning of the taps by a, where sizes fall as (1 + distance)^-a.
     """
     models: dict[str, dict[str, Any]] = {"ski_tnn": {"model_type": "ski_tnn"}}
+    few = few_points(arguments)
     for points in arguments.points:
         models[f"r={points}"] = {"model_type": "ski_tnn", "num_inducing_points": points}
     for taps in arguments.taps:
-        models[f"m={taps}"] = {"model_type": "ski_tnn", "conv_kernel_size": taps}
+        models[f"m={taps}"] = {"model_type": "ski_tnn", **few, "conv_kernel_size": taps}
     for warp in arguments.warps:
         decay = math.exp(-warp / arguments.block_size)
-        models[f"w={warp:g}"] = {"model_type": "ski_tnn", "decay": decay}
+        models[f"w={warp:g}"] = {"model_type": "ski_tnn", **few, "decay": decay}
     alone = register_parts()["convolution-only"]
 
-    def of(mixer: str, **fields: Any) -> dict[str, Any]:
+    def of(mixer: str, **changed: Any) -> dict[str, Any]:
+        fields = few | changed
         hybrid = {"model_type": "seqmix_hybrid", "mixer_types": [mixer] * arguments.num_layers}
         return {**hybrid, "mixer_configs": {mixer: fields}} if fields else hybrid
 

@@ -140,6 +140,8 @@ def test_models_of_the_library_have_logits_and_weights():
     assert logits.triu(1).abs().amax() > 0  # before the mask
     with pytest.raises(ValueError, match="layer is 2, but the model has 2 layers, 0 to 1"):
         coupling(model, batch, layer=2)
+    with pytest.raises(TypeError, match="layer is '0'; it must be an integer"):
+        coupling(model, batch, layer="0")
     mask = torch.ones(2, LENGTH, dtype=torch.long)
     assert_close(coupling(model, {**batch, "attention_mask": mask}, layer=1), weights)
     mask[0, 0] = 0

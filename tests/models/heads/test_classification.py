@@ -127,6 +127,15 @@ def test_numbers_that_do_not_fit_are_refused(num_labels, problem, shape):
         model(torch.randint(VOCAB, (2, 5)), labels=torch.ones(shape))
 
 
+@pytest.mark.parametrize("shape", [(2,), (2, 1)])
+def test_ids_of_classes_that_are_no_integers_are_refused(shape):
+    model = Classifier(config(num_labels=3))
+    with pytest.raises(
+        TypeError, match=r"ids of classes are integers: give labels.long\(\), or, .* of shape \(2, 3\)"
+    ):
+        model(torch.randint(VOCAB, (2, 5)), labels=torch.ones(shape))
+
+
 @pytest.mark.parametrize("wrong", [2.0, -1.0, -100.0, float("nan")])
 @pytest.mark.parametrize("problem", [None, "multi_label_classification"])
 def test_several_labels_outside_0_to_1_are_refused(wrong, problem):

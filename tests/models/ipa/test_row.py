@@ -15,6 +15,27 @@ def make(**kwargs: int) -> PiecewiseRow:
     return row
 
 
+class Packed(torch.nn.Module):
+    """As torch quantizes linear layers: the weight is a method."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        self.layer = [layer]
+
+    def weight(self) -> torch.Tensor:
+        return self.layer[0].weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer[0](x)
+
+
+def test_layers_whose_weight_is_a_method_are_taken():
+    row, x = make(), torch.randn(2, 3, 6, dtype=torch.float64)
+    expected = row(x)
+    row.up_proj = Packed(row.up_proj)
+    assert_close(row(x), expected)
+
+
 def test_is_a_sum_of_gated_affine_maps():
     """That is, of a block-gated feed-forward: sum over centers of g^p (C^p x + d^p), each map of rank 5."""
     row, x = make(), torch.randn(2, 3, 6, dtype=torch.float64)

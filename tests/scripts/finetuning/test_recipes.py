@@ -88,6 +88,15 @@ def test_a_shorter_run_has_a_schedule_of_its_own(script, tmp_path):
         assert arguments.data.dataset is None
 
 
+def test_another_metric_of_the_best_checkpoint_brings_its_own_direction(script, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("training: {metric_for_best_model: loss, greater_is_better: false}\n", encoding="utf-8")
+    command = ["--recipe", str(recipe), "--model", "m", "--output-dir", str(tmp_path / "run"), "--train-file", "a.csv"]
+    assert script.parse_arguments(command).training.greater_is_better is False
+    changed = script.parse_arguments([*command, "--metric-for-best-model", "accuracy"]).training
+    assert changed.greater_is_better is not False
+
+
 def test_files_of_the_command_line_take_the_place_of_those_of_a_recipe(script, tmp_path):
     """Or a model would be scored on other data than it is trained on; a file that is given itself stays."""
     recipe = tmp_path / "recipe.yaml"

@@ -92,9 +92,10 @@ def test_settings_of_ski(script: ModuleType, tmp_path: Path) -> None:
     names = ["ski_tnn", "r=4", "m=5", "w=20", "convolution", "convolution, m=5", "a=0", "convolution, a=0"]
     assert [row["model"] for row in found["trained"]] == names
     runs = {r.model: r.run.model["config_overrides"] for r in written(tmp_path, "ski_settings") if r.run}
-    assert runs["r=4"] == {"num_inducing_points": 4} and runs["m=5"] == {"conv_kernel_size": 5}
+    few = {"num_inducing_points": 16}  # of 32 tokens, in every model but that of other points
+    assert runs["r=4"] == {"num_inducing_points": 4} and runs["m=5"] == {"conv_kernel_size": 5, **few}
     assert runs["w=20"]["decay"] == pytest.approx(0.535, abs=1e-3)  # exp(-20 / 32)
-    assert runs["convolution, m=5"]["mixer_configs"] == {"ski_convolution_only": {"conv_kernel_size": 5}}
+    assert runs["convolution, m=5"]["mixer_configs"] == {"ski_convolution_only": {"conv_kernel_size": 5, **few}}
     assert len({row["test_loss"] for row in found["trained"]}) == len(names)
 
 

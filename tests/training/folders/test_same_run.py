@@ -70,7 +70,7 @@ def test_arguments_that_change_are_named(tmp_path: Path) -> None:
     began: dict[str, Any] = {
         "data": {"train_file": ["a.txt"], "block_size": 64},
         "run": {"resume": None, "state_segments": 4, "max_seconds": 5.0, "max_tokens": None},
-        "training": {"learning_rate": 1e-3, "max_steps": 10, "logging_steps": 1},
+        "training": {"learning_rate": 1e-3, "max_steps": 10, "logging_steps": 1, "seed": 0},
     }
     assert changed_arguments(tmp_path, began) == []  # of a version that kept no record
     record_arguments(tmp_path, began)
@@ -80,11 +80,12 @@ def test_arguments_that_change_are_named(tmp_path: Path) -> None:
     assert changed_arguments(tmp_path, later) == []
     later["data"]["train_file"] = ["b.txt"]
     later["run"]["state_segments"] = 0
-    later["training"]["learning_rate"] = 0.5
+    later["training"] |= {"learning_rate": 0.5, "seed": 1}
     assert changed_arguments(tmp_path, later) == [
         "train_file was ['a.txt'] and is ['b.txt']",
         "state_segments was 4 and is 0",
         "learning_rate was 0.001 and is 0.5",
+        "seed was 0 and is 1 (rows that finetune.py holds out are others then, and may have been trained on)",
     ]
 
 
@@ -100,6 +101,13 @@ def test_another_tokenizer_is_refused(tmp_path: Path, section: str) -> None:
     assert changed_arguments(tmp_path, {section: {"tokenizer": "bpe:600"}}) == []
     with pytest.raises(ValueError, match=r"began with --tokenizer bpe:600 and keeps its tokens: say the same"):
         changed_arguments(tmp_path, {section: {"tokenizer": "byte"}})
+
+
+def test_another_share_of_held_out_rows_is_refused(tmp_path: Path) -> None:
+    record_arguments(tmp_path, {"data": {"validation_fraction": 0.05}})
+    assert changed_arguments(tmp_path, {"data": {"validation_fraction": 0.05}}) == []
+    with pytest.raises(ValueError, match=r"began with --validation-fraction 0.05: by 0.5 rows that it was trained on"):
+        changed_arguments(tmp_path, {"data": {"validation_fraction": 0.5}})
 
 
 def test_results_of_a_finished_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

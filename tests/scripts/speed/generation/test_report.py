@@ -23,6 +23,8 @@ def test_costs_that_grow_evenly_are_found_from_samples():
     found = first_tokens([stretch(0, 10), stretch(90, 100), stretch(190, 200)], 200)
     assert found is not None and found["measured"] == "sampled"
     assert found["seconds"] == pytest.approx(200**2 / 2)
+    found = first_tokens([stretch(0, 16), stretch(8, 32)], 32)  # not in full: eight tokens were timed twice
+    assert found is not None and found["measured"] == "sampled"
 
 
 def test_a_model_that_takes_less_time_is_in_bold():
