@@ -12,7 +12,7 @@ from hf_seqmix.training.command import refuse_twice
 from hf_seqmix.training.results import Result
 
 from ..inputs import short_names
-from ..jobs import Job
+from ..jobs import LENGTHS, Job
 from ..results import Report, select, write_report
 from ..run_costs import state_costs
 from ..training import train_all, training_arguments
@@ -118,12 +118,20 @@ def check(arguments: argparse.Namespace) -> None:
     """Refuse what no run could do.
 
     Raises:
-        ValueError: a number is not positive, a task is named twice, or a rate would take the place of all others.
+        ValueError: a number is not positive, a task is named twice, or --training says what the benchmark sets.
     """
-    if "learning_rate" in parse_overrides(arguments.training):
+    given = parse_overrides(arguments.training)
+    if "learning_rate" in given:
         raise ValueError(
             "--training says learning_rate, which would be the same in every run, whatever the rate that its result "
             "bears: give --learning-rates."
+        )
+    if lengths := [name for name in LENGTHS if name in given]:
+        raise ValueError(f"--training says {', '.join(lengths)}, but runs are so many epochs: give --epochs.")
+    if chosen_by := [name for name in ("metric_for_best_model", "greater_is_better") if name in given]:
+        raise ValueError(
+            f"--training says {', '.join(chosen_by)}, but checkpoints and rates are chosen by the task's highest "
+            "score: leave it out."
         )
     numbers = [("--epochs", arguments.epochs), ("--max-train-samples", arguments.max_train_samples)]
     numbers += [("--learning-rates", rate) for rate in arguments.learning_rates or ()]

@@ -57,7 +57,6 @@ RECIPE: dict[str, dict[str, Any]] = {
     "training": {
         "per_device_train_batch_size": BATCH,
         "lr_scheduler_type": "linear",
-        "warmup_steps": 0.06,
         "weight_decay": 0.1,
         "adam_beta2": 0.98,
         "adam_epsilon": 1e-6,
@@ -159,6 +158,7 @@ def make_job(
         },
         "training": {
             "num_train_epochs": epochs,
+            "warmup_steps": 0.06,  # beside the length, which would replace an earlier one
             "learning_rate": rate,
             "metric_for_best_model": METRIC_KEYS.get(metric, metric),
         },

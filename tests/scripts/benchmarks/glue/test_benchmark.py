@@ -206,6 +206,9 @@ def test_costs_are_of_all_rounds(script, trained, model, tmp_path, capsys):
         (["--learning-rates", "0"], "--learning-rates must be positive"),
         (["--epochs", "-1"], "--epochs must be positive"),
         (["--training", "learning_rate=1e-3"], "--training says learning_rate, .* give --learning-rates"),
+        (["--training", "metric_for_best_model=loss"], "--training says metric_for_best_model, .* leave it out"),
+        (["--training", "greater_is_better=false"], "--training says greater_is_better, .* leave it out"),
+        (["--epochs", "7", "--training", "max_steps=5"], "--training says max_steps, .* give --epochs"),
         (["--model", "nowhere/at-all"], "--model: nowhere/at-all is no folder here"),
     ],
 )
