@@ -27,6 +27,7 @@ _OTHER_LENGTHS = ("num_train_epochs", "max_tokens", "schedule_steps")
 REPLACED = {
     "max_steps": ("max_seconds", "warmup_steps", *_OTHER_LENGTHS),
     "max_seconds": ("max_steps", *_OTHER_LENGTHS),
+    "num_train_epochs": ("max_steps", "max_seconds", "max_tokens", "schedule_steps", "warmup_steps"),
 }
 """How long a run is -> the settings whose place that takes: the length said otherwise, or laid out for another one."""
 
@@ -108,12 +109,17 @@ def make_run(task: str, *recipes: Mapping[str, Mapping[str, Any]], arguments: ar
     Where a recipe says how long to train, the settings of the recipes before it that `REPLACED` names are left out.
 
     Raises:
-        ValueError: `--training` says what an option of its own says.
+        ValueError: `--training` says what an option of its own says, or how long a run is beside another length.
     """
     added: dict[str, dict[str, Any]] = {"training": parse_overrides(arguments.training)}
     for name, option in OPTIONS.items():
         if name in added["training"]:
             raise ValueError(f"--training says {name}, which would have no effect: give {option}.")
+    lengths = [name for name in LENGTHS if name in added["training"]]
+    options = [f"--{name.replace('_', '-')}" for name in LENGTHS if getattr(arguments, name, None) is not None]
+    if lengths and len(lengths) + len(options) > 1:
+        said = " and ".join([*(f"--training {name}" for name in lengths), *options])
+        raise ValueError(f"{said} each say how long a run is: give one of them.")
     if arguments.config_overrides:
         added["model"] = {"config_overrides": parse_overrides(arguments.config_overrides)}
     merged: dict[str, dict[str, Any]] = {}

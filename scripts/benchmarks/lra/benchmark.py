@@ -14,17 +14,17 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_seqmix.data.labeled import load_labeled
-from hf_seqmix.training import merge_recipes, read_recipe
+from hf_seqmix.training import merge_recipes, parse_overrides, read_recipe
 from hf_seqmix.training.command import refuse_twice
 
 from ..inputs import default_device
-from ..jobs import SCRIPTS, Job, make_run
+from ..jobs import LENGTHS, SCRIPTS, Job, make_run
 from ..listops_operators import ONE_OPERATOR, PLACES, one_operator, score_operators
 from ..results import Report, select, write_report
 from ..training import check_jobs, train_all, training_arguments
 from . import pretraining
 from .data import TaskData, data_folders, prepare_task
-from .library import library_model, library_type
+from .library import left_out, library_model, library_type
 from .report import describe, measure, published, rules
 from .sizes import BATCH_NORMED, CONTROL, FAMILIES, FULL_UPDATES, LEARNING, LEARNING_BATCH_NORMED, LIBRARY, SIZES
 
@@ -34,6 +34,10 @@ CUT = ("text", "retrieval")
 """Tasks whose texts are cut: the label of their beginning is that of the whole."""
 OPERATOR_SEED = 1
 """Of the expressions of one operator; those that are trained on have seed 0."""
+
+SHARE, MASKED = 0.5, 0.15
+"""Of the seconds, and of the tokens: what --self-pretrain takes unless it is said."""
+
 logger = logging.getLogger("run_benchmarks")
 
 
@@ -94,11 +98,12 @@ def add_lra(benchmarks: Any) -> None:
     parser.add_argument(
         "--pretrain-share",
         type=float,
-        default=0.5,
-        help="share of --max-seconds that --self-pretrain spends first; listops: all of them",
+        help=f"share of --max-seconds that --self-pretrain spends first, by default {SHARE}; listops: all of them",
     )
     parser.add_argument(
-        "--mlm-probability", type=float, default=0.15, help="share of the tokens that --self-pretrain masks"
+        "--mlm-probability",
+        type=float,
+        help=f"share of the tokens that --self-pretrain masks, by default {MASKED}; listops: none",
     )
     parser.add_argument("--learning-rate", type=float, help="learning rate of every run, instead of the size's")
     parser.add_argument(
@@ -122,15 +127,20 @@ def run_lra(arguments: argparse.Namespace) -> Report:
         raise ValueError(f"--learning-rate must be positive; given {arguments.learning_rate}.")
     check_length(arguments)
     if arguments.families is None:
-        left_out = (CONTROL, LIBRARY) if arguments.self_pretrain else (CONTROL,)
-        arguments.families = [family for family in FAMILIES if family not in left_out]
+        omitted = (CONTROL, LIBRARY) if arguments.self_pretrain else (CONTROL,)
+        arguments.families = [family for family in FAMILIES if family not in omitted]
     refuse_twice(task=arguments.tasks, families=arguments.families, seeds=arguments.seeds)
     check_seconds(arguments)
     folders = data_folders(arguments.data, arguments.tasks)
     # Before data is made, which takes minutes; where it will lie makes no difference here.
     unmade = TaskData({"train_file": "train.parquet"}, "")
-    kinds = itertools.product(arguments.tasks, arguments.families)
-    check_jobs(arguments, [make_job(arguments, *kind, arguments.seeds[0], unmade) for kind in kinds])
+    kinds = list(itertools.product(arguments.tasks, arguments.families))
+    firsts = [make_job(arguments, *kind, arguments.seeds[0], unmade) for kind in kinds]
+    check_jobs(arguments, firsts)
+    for (task, family), job in zip(kinds, firsts, strict=True):
+        if family == LIBRARY and (unused := left_out(parse_overrides(arguments.config_overrides), job.run.model)):
+            named = f"--config-overrides {', '.join(unused)}"
+            logger.warning(f"{task}: {named} without effect on {job.run.model['model_type']} of the library")
     data = {
         task: prepare_task(task, folders.get(task), arguments.output_dir, SIZES[task][arguments.size].data)
         for task in arguments.tasks
@@ -177,7 +187,7 @@ def check_seconds(arguments: argparse.Namespace) -> None:
     Raises:
         ValueError: a number is out of range, there is no budget to share, or a task or a family has no such stage.
     """
-    seconds, share = arguments.max_seconds, arguments.pretrain_share
+    seconds, share, masked = arguments.max_seconds, arguments.pretrain_share, arguments.mlm_probability
     if seconds is not None and seconds <= 0:
         raise ValueError(f"--max-seconds must be positive; given {seconds}.")
     if not arguments.self_pretrain:
@@ -185,15 +195,31 @@ def check_seconds(arguments: argparse.Namespace) -> None:
             raise ValueError("--no-plain leaves nothing to train without --self-pretrain.")
         if arguments.pretrain_objective == "causal":
             raise ValueError("--pretrain-objective causal has no effect without --self-pretrain: give both.")
+        for option, value in (("--pretrain-share", share), ("--mlm-probability", masked)):
+            if value is not None:
+                raise ValueError(f"{option} {value} has no effect without --self-pretrain: give both.")
         return
+    if lengths := [name for name in LENGTHS if name in parse_overrides(arguments.training)]:
+        raise ValueError(
+            f"--self-pretrain shares out seconds, but --training says {', '.join(lengths)}: give --max-seconds."
+        )
     if arguments.max_steps is not None:
         raise ValueError("--self-pretrain shares out seconds: give --max-seconds instead of --max-steps.")
     if seconds is None and any(SIZES[task][arguments.size].seconds is None for task in arguments.tasks):
         raise ValueError("--self-pretrain shares out the seconds of a run: give --max-seconds.")
-    if not 0 < share < 1:
-        raise ValueError(f"--pretrain-share must lie between 0 and 1; given {share}.")
-    if not 0 < arguments.mlm_probability < 1:
-        raise ValueError(f"--mlm-probability must lie between 0 and 1; given {arguments.mlm_probability}.")
+    for option, value in (("--pretrain-share", share), ("--mlm-probability", masked)):
+        if value is None:
+            continue
+        if not 0 < value < 1:
+            raise ValueError(f"{option} must lie between 0 and 1; given {value}.")
+        if set(arguments.tasks) == {"listops"}:
+            raise ValueError(
+                f"{option} {value} has no effect on listops, which learns values of lists all the time: leave it out."
+            )
+    if masked is not None and arguments.pretrain_objective == "causal":
+        raise ValueError(
+            f"--mlm-probability {masked} has no effect with --pretrain-objective causal: leave out one of them."
+        )
     if arguments.pretrain_objective == "causal":
         fixed = [name for name in (*arguments.tasks, *arguments.families) if name in ("listops", "ski_tnn")]
         if fixed:
@@ -232,7 +258,7 @@ def make_job(
     if size.batch is not None:
         training |= {"per_device_train_batch_size": size.batch, "per_device_eval_batch_size": size.batch}
     seconds = arguments.max_seconds or (None if arguments.max_steps else size.seconds)
-    share = (1.0 if task == "listops" else arguments.pretrain_share) if pretrain else 0.0
+    share = (1.0 if task == "listops" else arguments.pretrain_share or SHARE) if pretrain else 0.0
     updates = None if seconds else arguments.max_steps or size.updates
     if seconds or updates:
         # As many evaluations whatever the length: where that is in seconds, a share of the updates.
@@ -270,9 +296,12 @@ def make_job(
         probe = partial(probe_operators, fields=data.fields, use_cpu=bool(run.training.get("use_cpu")))
     source = data.source if patch == 1 else f"{data.source}, in patches of {patch} pixels a side"
     source += f", the first {arguments.max_length} bytes of a text" if length else ""
+    expected = None if seconds else updates or FULL_UPDATES.get((family, task), 50_000)
+    if not parse_overrides(arguments.training).keys().isdisjoint(LENGTHS):
+        expected = run.training.get("max_steps")
     before, start = None, None
     if pretrain:
-        masked = None if causal else arguments.mlm_probability
+        masked = None if causal else arguments.mlm_probability or MASKED
         before = pretraining.pretraining_job(
             run, data.contents, share * (seconds or 0), masked, arguments.output_dir / "data"
         )
@@ -285,7 +314,7 @@ def make_job(
         "finetune.py",
         run,
         {"task": task, "model": model, "size": arguments.size, "setting": {"data": source}},
-        None if seconds else updates or FULL_UPDATES.get((family, task), 50_000),
+        expected,
         data.contents,
         probe,
         before,

@@ -5,10 +5,13 @@ from typing import Any
 
 from hf_seqmix.training import check_fields
 
-__all__ = ["library_model", "library_type"]
+__all__ = ["left_out", "library_model", "library_type"]
 
 GATED = 3 / 2
 """Matrices of a gated feed-forward, as this package's attention has, for each matrix of ViT's."""
+
+TRANSLATED = ("hidden_dropout", "intermediate_size", "mixer_configs")
+"""Fields of this package's attention that the library's model takes over by another name or value."""
 
 
 def library_type(reads_images: bool) -> str:
@@ -40,3 +43,21 @@ def library_model(model: Mapping[str, Any], reads_images: bool) -> dict[str, Any
     # The width is what the library's scale of random weights belongs to.
     fields["initializer_range"] = given["hidden_size"] ** -0.5
     return {**model, "model_type": model_type, "config_overrides": fields}
+
+
+def left_out(given: Mapping[str, Any], model: Mapping[str, Any]) -> list[str]:
+    """Return which fields of the command line have no effect on the library's model; they may be for other families.
+
+    Args:
+        given: of the command line.
+        model: as `library_model` returns it.
+
+    Raises:
+        ValueError: neither the library's model nor this package's attention has such a field.
+    """
+    try:
+        check_fields("seqmix_hybrid", given.keys() - check_fields(model["model_type"], ()))
+    except ValueError as error:
+        raise ValueError(f"--config-overrides of {model['model_type']} as large as our attention: {error}") from error
+    fields = model["config_overrides"]
+    return [name for name, value in given.items() if name not in TRANSLATED and fields.get(name) != value]

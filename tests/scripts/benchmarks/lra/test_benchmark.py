@@ -311,6 +311,17 @@ def test_the_librarys_transformer_is_as_large_as_ours(scripts: Any, tmp_path: Pa
         assert (config.patch_size, config.num_channels) == (patch, 1)
 
 
+def test_fields_that_the_librarys_transformer_has_not_are_named(
+    scripts: Any, trained: list[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    command = ["lra", "--task", "listops", "--fast", "--output-dir", str(tmp_path), "--families", "attention"]
+    command += ["library", "--config-overrides", "hidden_dropout=0.1", "classifier_pooling=mean", "hidden_size=16"]
+    scripts.run_benchmarks.main([*command, "short_conv_taps=0", "zero_init_outputs=false"])
+    [named] = [record.getMessage() for record in caplog.records if "without effect" in record.getMessage()]
+    assert "--config-overrides short_conv_taps, zero_init_outputs without effect on modernbert" in named
+    assert len(trained) == 2
+
+
 def test_the_librarys_transformer_has_no_first_stage(scripts: Any, tmp_path: Path) -> None:
     command = ["lra", "--task", "listops", "--self-pretrain", "--max-seconds", "9", "--output-dir", str(tmp_path)]
     with pytest.raises(SystemExit, match="leave library out of --families"):
@@ -350,6 +361,16 @@ def test_overrides_of_every_run_are_in_its_record(scripts: Any, tmp_path: Path) 
         model = scripts.finetuning_models.load_model(parsed, {"num_labels": 10}, build_tokenizer("listops"))
     assert model.model.layers[2].mixer.operator.kernel.decay == (0.9, 0.999)
     assert parsed.training.adam_beta2 == 0.98 and parsed.training.learning_rate == 2e-3
+
+
+def test_epochs_take_the_place_of_the_sizes_length(scripts: Any, tmp_path: Path) -> None:
+    data = scripts.lra_data.TaskData({"train_file": "a.parquet"}, "somewhere")
+    for size in (["--fast"], [], ["--full"]):
+        typed = ["lra", "--task", "listops", *size, "--output-dir", str(tmp_path), "--training", "num_train_epochs=3"]
+        arguments = scripts.run_benchmarks.build_parser().parse_args(typed)
+        job = scripts.lra_benchmark.make_job(arguments, "listops", "fd_tnn", 0, data)
+        assert job.run.training["num_train_epochs"] == 3 and job.updates is None
+        assert not {"max_steps", "max_seconds", "schedule_steps", "warmup_steps"} & job.run.training.keys()
 
 
 @pytest.mark.parametrize(("field", "option"), [("seed=7", "--seeds"), ("output_dir=runs", "--output-dir")])
@@ -415,6 +436,17 @@ def test_a_substitute_is_called_so_and_made_once(scripts: Any, tmp_path: Path) -
         (["--max-length", "64"], "cuts the texts of text and retrieval; listops cannot be told from a part"),
         (["--max-length", "0"], "at least 1 byte; given 0"),
         (["--pretrain-objective", "causal"], "no effect without --self-pretrain: give both"),
+        (["--pretrain-share", "0.9"], r"--pretrain-share 0\.9 has no effect without --self-pretrain: give both"),
+        (["--mlm-probability", "0.4"], r"--mlm-probability 0\.4 has no effect without --self-pretrain: give both"),
+        (
+            ["--max-seconds", "20", "--training", "max_seconds=10"],
+            "--training max_seconds and --max-seconds each say .* give one",
+        ),
+        (
+            ["--training", "max_steps=5", "num_train_epochs=2"],
+            "--training max_steps and --training num_train_epochs each say",
+        ),
+        (["--families", "library", "--config-overrides", "nonsense=3"], "of modernbert .* no field 'nonsense'"),
     ],
 )
 def test_wrong_arguments_are_refused(scripts: Any, tmp_path: Path, more: list[str], message: str) -> None:

@@ -281,6 +281,14 @@ def test_both_rows_stand_beside_each_other(
         ("listops", ["--max-steps", "100"], "shares out seconds: give --max-seconds instead of --max-steps"),
         ("text", ["--max-seconds", "0"], "--max-seconds must be positive"),
         ("text", ["--max-seconds", "9", "--mlm-probability", "0"], "--mlm-probability must lie between 0 and 1"),
+        ("text", ["--training", "max_steps=7"], "shares out seconds, but --training says max_steps: give --max-sec"),
+        ("listops", ["--mlm-probability", "0.4"], r"--mlm-probability 0\.4 has no effect on listops"),
+        ("listops", ["--pretrain-share", "0.9"], r"--pretrain-share 0\.9 has no effect on listops"),
+        (
+            "text",
+            ["--mlm-probability", "0.4", "--pretrain-objective", "causal"],
+            r"--mlm-probability 0\.4 has no effect with --pretrain-objective causal",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(scripts: Any, tmp_path: Path, task: str, more: list[str], message: str) -> None:
