@@ -58,6 +58,9 @@ ORDINARY: tuple[Route, ...] = ("real", "functorch", "forward_mode")
 
 _real_valued = False
 
+_AUTOCAST = frozenset(filter(torch.amp.is_autocast_available, ("cpu", "cuda", "hpu", "mps", "mtia", "xla", "xpu")))
+"""Types of devices that have autocast; asked before a graph is traced, where torch 2.9 cannot ask."""
+
 
 def check_real(**tensors: Tensor) -> None:
     """Raise a ValueError, by the names that are given, unless all tensors hold real floating-point numbers."""
@@ -141,8 +144,8 @@ def autocasts(device_type: str) -> bool:
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:
     """Return a context in which autocast is off; a graph always holds it, an eager call where autocast is on."""
-    held = torch.amp.is_autocast_available if torch.compiler.is_compiling() else autocasts
-    return torch.autocast(device_type, enabled=False) if held(device_type) else nullcontext()
+    held = device_type in _AUTOCAST if torch.compiler.is_compiling() else autocasts(device_type)
+    return torch.autocast(device_type, enabled=False) if held else nullcontext()
 
 
 @contextmanager
