@@ -86,6 +86,6 @@ class NGramEmbedding(nn.Module):
             new = input_ids + 1 if layout.mask is None else torch.where(layout.mask, input_ids + 1, 0)
             held = previous_inputs(past_key_values, 0, "ngrams", new.unsqueeze(-1), layout.mask, self.longest - 1)
             earlier = held[..., 0].flip(1) - 1
-        tokens = recent_tokens(input_ids, layout, self.longest, earlier).tokens
+        tokens = recent_tokens(input_ids, layout, self.longest, earlier).tokens()
         embedded = [table(hash_ngrams(tokens[..., : int(n)], self.buckets)) for n, table in self.tables.items()]
         return torch.stack(embedded).sum(dim=0)

@@ -22,9 +22,8 @@ class RecentTokens(NamedTuple):
     slots: Tensor
     """(batch, length, count) long: where in `ids` each token is; 0 where the sequence has fewer."""
 
-    @property
-    def tokens(self) -> Tensor:
-        """(batch, length, count) ids, -1 where the sequence has fewer."""
+    def tokens(self) -> Tensor:  # no property, which torch 2.9 does not compile
+        """Return (batch, length, count) ids, -1 where the sequence has fewer."""
         return self.ids.gather(1, self.slots.flatten(1)).view(self.slots.shape)
 
 

@@ -27,7 +27,7 @@ def test_pads_are_passed_over(length: int, count: int, earlier: list[list[int]] 
     mask = torch.rand(3, length) < 0.5
     layout = TokenLayout(mask=mask)
     given = None if earlier is None else torch.tensor(earlier)
-    found = recent_tokens(ids, layout, count, given).tokens
+    found = recent_tokens(ids, layout, count, given).tokens()
     for row in range(3):
         before = [token for token in (earlier or [[]] * 3)[row] if token >= 0]
         expected = walked(ids[row].tolist(), mask[row].tolist(), [0] * length, count, before)
@@ -40,7 +40,7 @@ def test_packed_sequences_are_told_apart(count: int, real: list[int]) -> None:
     ids, mask = torch.randint(9, (1, 9)), torch.tensor([real]).bool()
     sequences = torch.tensor([[0, 0, 0, 1, 2, 2, 2, 2, 2]])
     layout = TokenLayout(mask=None if mask.all() else mask, sequence_ids=sequences)
-    found = recent_tokens(ids, layout, count).tokens
+    found = recent_tokens(ids, layout, count).tokens()
     expected = torch.tensor(walked(ids[0].tolist(), real, sequences[0].tolist(), count, []))
     assert torch.equal(found[mask], expected[mask[0]])  # a pad in a packed row has no sequence of its own
 
@@ -59,7 +59,7 @@ def test_parts_are_added_by_their_turn(turns: int) -> None:
     parts = torch.where((recent.ids < 0)[..., None, None], 0, table[recent.ids.clamp(min=0)]).flatten(2)
     found = sum_of_parts(parts, recent.slots)
     for row in range(2):
-        for place, tokens in enumerate(recent.tokens[row].tolist()):
+        for place, tokens in enumerate(recent.tokens()[row].tolist()):
             expected = torch.zeros(5, dtype=torch.float64)
             for turn, token in enumerate(tokens):
                 expected = expected + (table[token, turn] if token >= 0 else 0)

@@ -186,7 +186,7 @@ class CopyHead(nn.Module):
         Returns:
             keys: (batch, total, rank); ids: (batch, total), -1 where there is nothing to copy.
         """
-        itself, before = recent.tokens[..., :2].unbind(-1)
+        itself, before = recent.tokens()[..., :2].unbind(-1)
         itself = itself if layout.mask is None else torch.where(layout.mask, itself, -1)
         new = torch.stack([torch.where(before >= 0, itself, -1), itself], dim=-1)
         compared = recent.slots[..., 1:]
