@@ -3,6 +3,7 @@
 import copy
 import gc
 import itertools
+import logging
 import random
 import statistics
 import tempfile
@@ -27,6 +28,12 @@ STEADY, MOST = 0.8, 8
 
 Kernels are compiled for batches of new lengths: first updates of packed rows took five times as long as later ones.
 """
+
+
+FAR = 1.5
+"""A run whose updates take so many times as long as those of its trial, or so many times less, says so early."""
+
+logger = logging.getLogger(__name__)
 
 
 def training_clock() -> Callable[[], float]:
@@ -70,6 +77,33 @@ class _Marks(TrainerCallback):
         return bool(self.medians) and median >= STEADY * self.medians[-1]
 
 
+class _SecondLook(TrainerCallback):
+    """Says early in a run on a CPU that updates take another time than those of the trial, as beside other work."""
+
+    def __init__(self, of_update: float, seconds: float) -> None:
+        self.of_update, self.seconds = of_update, seconds
+
+    def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        self.clock = training_clock()
+        self.marks: list[float] = []
+
+    def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        if len(self.marks) > WARM_UP + TIMED:
+            return
+        self.marks.append(self.clock())
+        if len(self.marks) <= WARM_UP + TIMED or not state.is_world_process_zero:
+            return
+        now = statistics.median(after - before for before, after in itertools.pairwise(self.marks[WARM_UP:]))
+        takes = self.seconds * now / self.of_update
+        if 1 / FAR < now / self.of_update < FAR or takes < 2 * (self.marks[-1] - self.marks[0]):
+            return
+        logger.warning(
+            f"An update takes {now:.3g} seconds, and took {self.of_update:.3g} in the trial that set the number of "
+            f"updates: the run will take about {takes:,.0f} seconds instead of {self.seconds:,g}, as other work began "
+            "or ended since. For the time that was asked for, stop the run and begin anew."
+        )
+
+
 def updates_within(trainer: Trainer, seconds: float) -> int:
     """Return how many updates a `Trainer` makes in so many seconds; at least 1.
 
@@ -77,9 +111,10 @@ def updates_within(trainer: Trainer, seconds: float) -> int:
     counts, the loading of data with them, but neither evaluations nor checkpoints. A trainer with `trial_parts()`,
     shares of the run whose updates cost alike, has a trial of each. On an accelerator a trial goes on until updates
     get no faster, for at most 165 updates or about `seconds`. The number is a prediction: the run itself takes a
-    little more or less. Weights, random numbers and data of the run are as if there had been no trial, and the memory
-    of the trial is free again. The updates of a trial have a schedule of their own: that their losses diverge says
-    nothing of the run. All processes get the number of the first.
+    little more or less. On a CPU the run says after 25 updates if they take 1.5 times as long as those of the trial,
+    or as little. Weights, random numbers and data of the run are as if there had been no trial, and the memory of the
+    trial is free again. The updates of a trial have a schedule of their own: that their losses diverge says nothing of
+    the run. All processes get the number of the first.
 
     Args:
         trainer: before its training.
@@ -87,7 +122,10 @@ def updates_within(trainer: Trainer, seconds: float) -> int:
     """
     alike: list[tuple[float, dict[str, Any]]] = [(1.0, {})]
     parts = getattr(trainer, "trial_parts", lambda: alike)()
-    of_update = sum(share * _seconds_of_update(trainer, told, seconds) for share, told in parts)
+    each = [_seconds_of_update(trainer, told, seconds) for _, told in parts]
+    of_update = sum(share * taken for (share, _), taken in zip(parts, each, strict=True))
+    if not torch.accelerator.is_available():
+        trainer.add_callback(_SecondLook(each[0], seconds))
     answer = [max(1, round(seconds / of_update))]
     broadcast_object_list(answer)
     return answer[0]

@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from hf_seqmix import (
     IPAConfig,
@@ -264,7 +265,9 @@ def test_each_layer_refuses_other_numbers_of_rows(named):
 def test_a_crop_of_an_empty_cache_does_nothing(make):
     model = make()
     cache = DynamicCache(config=model.config)
-    cache.crop(-3)
+    for layer in cache.layers:
+        if type(layer) is not DynamicLayer:  # before transformers 5.22 the library's own cannot
+            layer.crop(-3)
     assert cache.get_seq_length() == 0
     model(torch.randint(1, VOCAB, (2, 3)), past_key_values=cache)
     assert cache.get_seq_length() == 3

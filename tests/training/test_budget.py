@@ -41,6 +41,38 @@ def test_the_median_of_the_updates_counts(tmp_path: Path, monkeypatch: pytest.Mo
     assert updates_within(trainer(tmp_path), 1e-9) == 1
 
 
+@pytest.mark.parametrize(
+    ("trial", "run", "seconds", "said"),
+    [
+        (2.0, 0.1, 100, "An update takes 0.1 seconds, and took 2 in the trial"),
+        (0.5, 2.0, 10, "the run will take about 40 seconds instead of 10"),
+        (0.5, 0.6, 10, ""),
+        (0.5, 0.4, 10, ""),
+        (2.0, 0.1, 30, ""),
+    ],
+    ids=["faster", "slower", "a little slower", "a little faster", "nearly over"],
+)
+def test_a_run_on_a_cpu_says_early_that_its_trial_was_disturbed(
+    trial: float,
+    run: float,
+    seconds: float,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Beside other work a trial took 1.94 seconds an update: the run made 147 of them in 19 of its 285 seconds."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    clocks = [Ticking([each] * (budget.WARM_UP + budget.TIMED + more)) for each, more in [(trial, 0), (run, 1)]]
+    made = iter(clocks)
+    monkeypatch.setattr(budget, "training_clock", lambda: next(made))
+    one = trainer(tmp_path, max_steps=20)
+    updates_within(one, seconds)
+    one.train()
+    assert said in caplog.text and ("in the trial" in caplog.text) == bool(said)
+    assert next(clocks[1].seconds, None) is None
+
+
 def on_accelerator(monkeypatch: pytest.MonkeyPatch, blocks: list[float], accelerator: bool = True) -> Ticking:
     """A clock by which the updates of each block take so long; a look too many fails."""
     clock = Ticking([9.0] * budget.WARM_UP + [seconds for seconds in blocks for _ in range(budget.TIMED)])

@@ -26,7 +26,7 @@ class PromptHandling:
     The backbone gives pads the state of the last real token before them in the call. Left to do here: positions go on
     from that token, and a prompt that ends in pads and is read in chunks is read pads first, so that the last chunk
     has the last token of each row. An assistant reads it so, too, and is told that generated tokens are real, pads or
-    not. These override private methods of `GenerationMixin`, which are there in 5.16 and 5.23.
+    not. These override private methods of `GenerationMixin`, which are there in 5.18 and 5.23.
     """
 
     def prepare_inputs_for_generation(

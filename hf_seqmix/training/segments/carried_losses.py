@@ -64,7 +64,7 @@ class CarriedLosses(TrainerCallback):
         trainer._tr_loss += own
         trainer._globalstep_last_logged = entry["last_logged"]
         self._before = entry["total"] - sum(sums) / len(sums)
-        # From where the library averages the loss of this call; 5.16 has no such attribute, and averages over the run.
+        # From where the library averages the loss of this call; 5.18 has no such attribute, and averages over the run.
         trainer._initial_global_step = entry["last_logged"]
 
 
