@@ -12,7 +12,7 @@ Tables:
   paper         the comparison of Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 5: FD-TNN and SKI-TNN against a
                 TNN whose encoder is 64 wide and 6 layers deep, 4096 tokens a step, time and peak memory beside the
                 published figures, which are of whole models, of the authors' code, on an NVIDIA A100; the one of
-                bidirectional FD-TNN is their best case
+                bidirectional FD-TNN is their best case; "original_fd" is the FD-TNN of layers/original_tnn.py
   transformers  every family, and a block of the package with attention, against a layer of the library's Llama as wide
                 and with as many parameters, its feed-forward as wide as that takes, with fused attention; SKI, which
                 has no causal form, against both directions

@@ -1,10 +1,10 @@
 """The registry of timed layers: which pairs there are, and how each layer is built and checked.
 
-Rivals from elsewhere are "original" (original_tnn.py) and those of rivals.py.
+Rivals from elsewhere are "original", "original_fd" (original_tnn.py) and those of rivals.py.
 """
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from transformers import AutoConfig
 from hf_seqmix import SeqMixHybridConfig
 from hf_seqmix.models.block import SeqMixBlock
 
-from .original_tnn import OriginalTNNLayer
+from .original_tnn import OriginalFDTNNLayer, OriginalTNNLayer
 from .rivals import HEAD_WIDTH, RIVALS, build_rival
 
 __all__ = [
@@ -34,8 +34,12 @@ __all__ = [
 ]
 
 
+ORIGINALS: Mapping[str, Callable[..., nn.Module]] = {"original": OriginalTNNLayer, "original_fd": OriginalFDTNNLayer}
+"""Families of layers computed as the published code does."""
+
+
 class Layer(NamedTuple):
-    """A layer: its family ("original", a rival, or a model type), direction, and the sizes of its kernel."""
+    """A layer: its family (one of `ORIGINALS`, a rival, or a model type), direction, and the sizes of its kernel."""
 
     family: str
     causal: bool
@@ -119,6 +123,10 @@ def paper_pairs() -> list[Pair]:
                 pairs.append(Pair(layer, of(rival_family, causal, 6), known, saved))
         both_shallow = faster["fd_tnn", True, 3, 3]
         pairs.append(Pair(of("fd_tnn", True, 3), of(rival_family, True, 3), both_shallow))
+    # What the paper timed: the original's FD-TNN against the original's TNN.
+    for (family, causal, depth, rival_depth), known in faster.items():
+        if family == "fd_tnn":
+            pairs.append(Pair(of("original_fd", causal, depth), of("original", causal, rival_depth), known))
     return pairs
 
 
@@ -153,8 +161,8 @@ def build(layer: Layer, length: int, hidden_size: int, parameters: int | None = 
         RuntimeError: if that is missed by more than 2 %.
     """
     torch.manual_seed(0)
-    if layer.family == "original":
-        return OriginalTNNLayer(hidden_size, 3 * hidden_size, layer.mlp_width, layer.mlp_depth, causal=layer.causal)
+    if (original := ORIGINALS.get(layer.family)) is not None:
+        return original(hidden_size, 3 * hidden_size, layer.mlp_width, layer.mlp_depth, causal=layer.causal)
     if layer.family in RIVALS:
         assert parameters is not None
         return build_rival(layer.family, layer.causal, length, hidden_size, parameters)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from hf_seqmix import FDTNNConfig
+from hf_seqmix.models.block import SeqMixBlock
 from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.timing import peak_bytes
 
@@ -152,6 +154,9 @@ def test_published_figures_stand_beside_their_pair(scripts: dict[str, ModuleType
     assert pairs["fd_tnn K=3", True, "original K=6"].published_faster == {}
     assert pairs["fd_tnn K=3", True, "tnn K=3"].published_faster == {512: 0.10}
     assert pairs["fd_tnn K=6", False, "original K=6"].published_faster == {None: 0.80}
+    published = [("K=6", True, {512: 0.15}), ("K=3", True, {512: 0.10}), ("K=6", False, {None: 0.80})]
+    for depth, causal, known in published:
+        assert pairs[f"original_fd {depth}", causal, f"original {depth}"].published_faster == known
     ski = pairs["ski_tnn r=32 m=17", False, "original K=6"]
     assert (ski.published_faster, ski.published_memory) == ({512: 0.25, 2048: 0.30}, {512: 0.17, 2048: 0.42})
 
@@ -166,6 +171,25 @@ def test_the_original_is_the_same_layer(scripts: dict[str, ModuleType], causal: 
     assert not torch.allclose(ours(x), rival(x), rtol=1e-3)
     candidates.copy_weights(rival, ours)
     torch.testing.assert_close(ours(x), rival(x), rtol=1e-3, atol=1e-4)  # their norms differ by an epsilon
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [2, 16])
+def test_the_original_in_frequencies_is_the_same_layer(
+    scripts: dict[str, ModuleType], causal: bool, length: int
+) -> None:
+    """Ours by the paper's encoder; a bidirectional original samples frequencies for a power of two."""
+    candidates = scripts["layers.candidates"]
+    fields = {"rpe_hidden_size": 8, "rpe_num_layers": 2, "frequency_input": "omega", "rpe_activation": "relu"}
+    sizes = {"hidden_size": 6, "num_hidden_layers": 1, "max_position_embeddings": length, "hidden_dropout": 0.0}
+    rival = candidates.build(candidates.Layer("original_fd", causal, 8, 2), length, 6)
+    ours = SeqMixBlock(FDTNNConfig(**sizes, **fields, is_causal=causal), 0)
+    candidates.copy_weights(rival, ours)
+    x = torch.randn(2, length, 6)
+    torch.testing.assert_close(ours(x), rival(x), rtol=1e-3, atol=1e-4)
+    if causal:
+        later = torch.cat([x[:, :1], torch.randn(2, length - 1, 6)], dim=1)
+        torch.testing.assert_close(rival(later)[:, 0], rival(x)[:, 0])
 
 
 def test_a_wrong_layer_is_not_timed(
