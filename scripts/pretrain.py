@@ -76,7 +76,7 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
     metrics = corpus_metrics(num_bytes)
     check_best_metric(training.metric_for_best_model, metrics(EvalPrediction(np.ones((1, 3)), np.ones(1))))
     if training.metric_for_best_model is not None and not training.names_best_metric:
-        # Not the library's loss, the mean over batches of unequal numbers of tokens.
+        # By the name that results.json gives the number.
         training.metric_for_best_model, training.greater_is_better = "token_loss", False
     if validation is None:
         logger.warning("The stream has no validation split: nothing is evaluated. Name one with --validation-file.")
@@ -168,7 +168,7 @@ def train_and_save(arguments: Arguments, trainer: ResumableTrainer, checkpoint: 
     results = results_of(arguments, trainer, seconds)
     if trainer.is_world_process_zero():
         write_json(folder / "results.json", results)
-        # The exact loss of evaluations, not the mean over batches that the library logs.
+        # By the loss that results.json has.
         curve = [{"step": step, "loss": loss} for step, loss in results["train_loss_curve"]]
         curve += [{"step": step, "eval_loss": loss} for step, loss in results["eval_loss_curve"]]
         if curve:

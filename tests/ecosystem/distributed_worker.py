@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.distributed import DistributedConfig
 
+from hf_seqmix.training.every_row import EveryRowTrainer
 from hf_seqmix.training.optimizers import RoleOptimizers
 from tests.ecosystem.tiny import CAUSAL, EVERY, tiny_model
 
@@ -107,6 +108,23 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
 }
 
+# Heads whose evaluations are compared, with fields of their configurations.
+EVALUATED: dict[str, tuple[str, dict[str, Any]]] = {
+    "causal": ("ForCausalLM", {}),
+    "masked": ("ForMaskedLM", {}),
+    "classes": ("ForSequenceClassification", {"num_labels": 3}),
+    "several labels": (
+        "ForSequenceClassification",
+        {"num_labels": 3, "problem_type": "multi_label_classification"},
+    ),
+    "numbers": ("ForSequenceClassification", {"num_labels": 1, "problem_type": "regression"}),
+    "tags": ("ForTokenClassification", {"num_labels": 300}),
+    "numbers of tokens": ("ForTokenClassification", {"num_labels": 1, "problem_type": "regression"}),
+    "answers": ("ForQuestionAnswering", {}),
+}
+# Rows, and how many a batch has: the second of two processes has a repeat, only repeats, and a whole batch of them.
+EVALUATIONS = [(13, 4), (9, 4), (3, 5), (16, 4)]
+
 
 def head_of(model_type: str) -> str:
     """Name the language model of a family."""
@@ -153,6 +171,46 @@ def by_trainer(model: PreTrainedModel, folder: Path, batch_size: int = BATCH, ac
     trainer = Trainer(model=model, args=arguments, train_dataset=rows())
     trainer.train()
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def rows_for(name: str) -> list[dict[str, Tensor]]:
+    """Return rows with the labels of a head; tokens have unequal numbers of labels, of which some rows have none."""
+    data = rows()
+    for place, row in enumerate(data):
+        ids, labels = row["input_ids"], row["labels"]
+        if place % 5 == 4:
+            labels[:] = -100
+        if name == "answers":
+            del row["labels"]
+            row |= {"start_positions": ids[0] % 4, "end_positions": 4 + ids[1] % 4}
+        elif name in ("classes", "numbers"):
+            row["labels"] = ids[0] % 3 if name == "classes" else (ids[0] / 100 if place else torch.tensor(-100.0))
+        elif name == "several labels":
+            row["labels"] = (ids[:3] % 2).float()
+        elif name == "numbers of tokens":
+            row["labels"] = torch.where(labels == -100, -100.0, labels / 100)
+    return data
+
+
+def evaluated(name: str, number: int, batch_size: int, folder: Path) -> dict[str, Any]:
+    """Return the loss of some rows under a head, by an evaluation and by predictions."""
+    suffix, fields = EVALUATED[name]
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        use_cpu=True,
+        per_device_eval_batch_size=batch_size,
+        report_to="none",
+        disable_tqdm=True,
+        ddp_timeout=120,
+        dataloader_pin_memory=False,
+    )
+    trainer = EveryRowTrainer(model=tiny_model("tnn", suffix, **fields), args=arguments)
+    data: Any = rows_for(name)[:number]
+    predicted = trainer.predict(data)
+    return {
+        "losses": [trainer.evaluate(data)["eval_loss"], (predicted.metrics or {})["test_loss"]],
+        "rows": len(predicted.predictions[0] if name == "answers" else predicted.predictions),
+    }
 
 
 def muon_of(model: PreTrainedModel) -> torch.optim.Optimizer:
@@ -281,6 +339,16 @@ class Worker:
             return self._tuned("data_parallel", model_type, model, losses)
 
         return self._families(act, names)
+
+    def evaluation(self) -> Iterator[Any]:
+        """Evaluations of numbers of rows that processes fill up with repeats."""
+        for name in EVALUATED:
+            for number, batch_size in EVALUATIONS:
+
+                def act(name: str = name, number: int = number, batch_size: int = batch_size) -> dict[str, Any]:
+                    return evaluated(name, number, batch_size, self.folder / "runs")
+
+                yield f"{name} {number} {batch_size}", act
 
     def data_parallel_of_others(self) -> Iterator[Any]:
         return self.data_parallel([name for name in EVERY if name not in FEW])

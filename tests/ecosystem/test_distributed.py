@@ -22,7 +22,7 @@ from tests.ecosystem.tiny import CAUSAL, EVERY, tiny_model
 pytestmark = [pytest.mark.ecosystem("accelerate"), pytest.mark.xdist_group("distributed")]
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = ("data_parallel", "fsdp", "tensor_parallel", "stream")
+KINDS = ("data_parallel", "fsdp", "tensor_parallel", "stream", "evaluation")
 OTHERS = ("data_parallel_of_others", "fsdp_of_others", "stream_of_others")
 THOROUGH = (*OTHERS, "fsdp_by_the_trainer", "muon", "data_parallel_accumulated", "fsdp_accumulated", "fsdp_bfloat16")
 """Kinds of the slow tests."""
@@ -201,6 +201,16 @@ def test_bfloat16_parameters_in_pieces(thorough: list[Any], model_type: str) -> 
     for result in found(thorough, "fsdp_bfloat16", model_type):
         assert result["dtypes"] == ["torch.bfloat16"] and not result["whole"]
         assert result["losses"] == pytest.approx(losses, abs=0.03)
+
+
+@pytest.mark.parametrize("name", worker.EVALUATED)
+def test_evaluations_count_each_row_once(outcome: list[Any], name: str, tmp_path: Path) -> None:
+    """Whatever the batches are, and where processes fill the last ones with rows of the beginning."""
+    for number, batch_size in worker.EVALUATIONS:
+        alone = [worker.evaluated(name, number, size, tmp_path) for size in (batch_size, number)]
+        for result in [*alone, *found(outcome, "evaluation", f"{name} {number} {batch_size}")]:
+            assert result["losses"] == pytest.approx([alone[1]["losses"][0]] * 2, rel=1e-5)
+            assert result["rows"] == number
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import TrainingArguments
 
@@ -17,6 +18,21 @@ def trainer(folder: Path, **options: Any) -> EveryRowTrainer:
     fixed = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "dataloader_pin_memory": False}
     arguments = TrainingArguments(output_dir=str(folder), **fixed, **options)
     return EveryRowTrainer(model=model, args=arguments, train_dataset=ROWS, eval_dataset=ROWS)
+
+
+@torch.no_grad()
+def test_losses_are_means_over_labels(tmp_path: Path) -> None:
+    """Not over batches of unequal numbers of labels, of which one has none."""
+    few = [
+        {**row, "labels": row["labels"].masked_fill(torch.arange(8) < place, -100)}
+        for place, row in zip((0, 7, 3, 1, 8, 8, 5, 6, 2), ROWS, strict=False)
+    ]
+    run = trainer(tmp_path, per_device_eval_batch_size=2)
+    every = {name: torch.stack([row[name] for row in few]) for name in few[0]}
+    expected = run.model.eval()(**every).loss.item()
+    assert run.evaluate(few)["eval_loss"] == pytest.approx(expected, rel=1e-6)
+    assert run.predict(few, metric_key_prefix="own").metrics["own_loss"] == pytest.approx(expected, rel=1e-6)
+    assert run.args.average_tokens_across_devices
 
 
 def test_evaluations_keep_the_order_of_the_data(tmp_path: Path) -> None:

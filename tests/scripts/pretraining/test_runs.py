@@ -151,7 +151,7 @@ def test_bits_per_byte_of_the_saved_model(pretrain: ModuleType, text: Path, tmp_
 
 
 def test_the_best_model_is_that_of_the_exact_loss(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
-    """Unless another number is named; the library's loss is a mean over batches, whatever they predict."""
+    """Unless another number is named."""
     best = ["--eval-strategy", "steps", "--eval-steps", "1", "--save-steps", "1", "--load-best-model-at-end"]
     for name, given in (("token_loss", []), ("loss", ["--metric-for-best-model", "loss"])):
         run = pretrain.main(command(text, tmp_path / name, "--max-steps", "2", *best, *given))
