@@ -68,8 +68,8 @@ def prepare_inputs(
         # The collator decodes images; without this the Trainer would drop them, which are no argument of the model.
         arguments.training.remove_unused_columns = False
         model = load_model(arguments, task.config_fields(), None)
-        images = {split: task.encode(rows, split) for split, rows in examples.items()}
         processor = load_image_processor(arguments, model.config)
+        images = {split: task.encode(rows, split, processor) for split, rows in examples.items()}
         pictures = ImageCollator(processor)
         pictures([images["train"][0]])  # or what cannot be made of an image would be said in training
         return task, model, datasets.DatasetDict(images), processor, pictures

@@ -1,14 +1,14 @@
 """Images with one label, several labels or a number each."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import datasets
 import pyarrow as pa
-from PIL import Image
+from PIL import Image, ImageFile
 
 from .classification import Classification
 from .labels import require_columns, require_training, require_values
@@ -47,56 +47,109 @@ class ImageClassification(Classification):
         task._images(train.take(1), "training")
         return task
 
-    def encode(self, split: datasets.Dataset, name: str) -> datasets.Dataset:
+    def encode(
+        self, split: datasets.Dataset, name: str, processor: Callable[[Image.Image], Any] | None = None
+    ) -> datasets.Dataset:
         """Return rows of `image`, and of `labels` if the split has labels.
 
-        Raises:
-            ValueError: the column is missing, holds no images, misses some, or has one that cannot be read.
-        """
-        return self.add_labels(self._images(split, name), split, name)
+        Args:
+            split: the rows.
+            name: of the split, for messages.
+            processor: an image processor, which is shown the images whose values it may refuse.
 
-    def _images(self, split: datasets.Dataset, name: str) -> datasets.Dataset:
+        Raises:
+            ValueError: the column is missing, holds no images, misses some, or has one that cannot be read or that
+                `processor` refuses.
+        """
+        return self.add_labels(self._images(split, name, processor), split, name)
+
+    def _images(
+        self, split: datasets.Dataset, name: str, processor: Callable[[Image.Image], Any] | None = None
+    ) -> datasets.Dataset:
         require_columns(split, [self.image_column], name)
         images = split.select_columns([self.image_column])
         require_values(images, [self.image_column], name, "image")
-        first: Any = images.features[self.image_column]
+        images = self._declared(images, name)
+        if self.image_column != "image":
+            images = images.rename_column(self.image_column, "image")
+
+        def check(number: int, fault: str | None) -> None:
+            if fault is not None:
+                raise ValueError(
+                    f"image {number} of the {name} data (from 0, after others were held out) {fault}. Mend it, or "
+                    "leave its row out."
+                )
+
+        if images.features["image"].mode is not None:
+            processor = None  # which sees the images in that mode, not as they are stored
+        for number, row in enumerate(images.cast_column("image", datasets.Image(decode=False))):
+            check(number, _fault(row["image"]))
+            check(number, None if processor is None else _refusal(row["image"], processor))
         try:
-            if not isinstance(first, datasets.Image):
-                images = images.cast_column(self.image_column, datasets.Image())
-            first = images[0][self.image_column]
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError, OSError) as error:
-            raise ValueError(
-                f"the column {self.image_column!r} of the {name} data holds no images: {error}. Images are encoded "
-                f'({{"bytes": ...}}), or paths of image files that exist: relative to the table where `load_labeled` '
-                f"is told of the column, else to {Path.cwd()}."
-            ) from error
+            first = images[0]["image"]
+        except OSError as error:  # on another machine
+            check(0, f"cannot be read: {error}")
         if not isinstance(first, Image.Image):
             raise ValueError(f"the column {self.image_column!r} holds {type(first).__name__}, not images.")
-        stored = images.cast_column(self.image_column, datasets.Image(decode=False))
-        for number, row in enumerate(stored):
-            if fault := _fault(row[self.image_column]):
-                raise ValueError(
-                    f"image {number} of the {name} data (from 0, after others were held out) cannot be read: {fault}. "
-                    "Mend it, or leave its row out."
-                )
-        return images if self.image_column == "image" else images.rename_column(self.image_column, "image")
+        return images
+
+    def _declared(self, images: datasets.Dataset, name: str) -> datasets.Dataset:
+        """Return the images as a `datasets.Image` feature; what holds none is a `ValueError`."""
+        if isinstance(images.features[self.image_column], datasets.Image):
+            return images
+        try:
+            images = images.cast_column(self.image_column, datasets.Image())
+            stored = images.take(1).cast_column(self.image_column, datasets.Image(decode=False))
+            if (fault := _fault(stored[0][self.image_column])) is None:
+                return images
+            fault = f"the first {fault}"
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
+            fault = str(error)
+        raise ValueError(
+            f"the column {self.image_column!r} of the {name} data holds no images: {fault}. Images are encoded "
+            f'({{"bytes": ...}}), or paths of image files that exist: relative to the table where `load_labeled` is '
+            f"told of the column, else to {Path.cwd()}."
+        )
 
 
 def _fault(stored: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with an encoded image or its file, whose pixels are not decoded."""
+    """Return that an encoded image or its file cannot be read, and why; None if it can.
+
+    Pixels are decoded where nothing else tells that an image is whole; PNG has checksums, and JPEG a mark of its end.
+    """
     content, path = stored["bytes"], stored["path"]
     if content is None and path is not None and "://" in path:  # not on this machine
         return None
     try:
         with Image.open(path if content is None else io.BytesIO(content)) as image:
             is_jpeg = image.format == "JPEG"
-            image.verify()
+            if is_jpeg or type(image).verify is not ImageFile.ImageFile.verify:
+                image.verify()
+            else:
+                image.load()
         if is_jpeg and _is_cut(Path(path).read_bytes() if content is None else content):
-            return f"{path or 'it'} ends before its last line"
-    except (OSError, SyntaxError, ValueError, AttributeError) as error:  # no path, either
+            return f"cannot be read: {path or 'it'} ends before its last line"
+    except (OSError, SyntaxError, ValueError, AttributeError, EOFError, RuntimeError) as error:  # no path, either
         if not content and (content is not None or path is None):
-            return "it is empty"
-        return str(error) if content is None else f"its bytes{f' ({path})' if path else ''} are no whole image"
+            return f"cannot be read: {f'{path} ' if path else 'it '}is empty"
+        if content is not None:
+            return f"cannot be read: its bytes{f' ({path})' if path else ''} are no whole image"
+        return f"cannot be read: {error if path in str(error) else f'{path}: {error}'}"
+    return None
+
+
+def _refusal(stored: Mapping[str, Any], processor: Callable[[Image.Image], Any]) -> str | None:
+    """Return that an image of numbers beyond bytes is refused by an image processor, and why; None if it is not."""
+    content, path = stored["bytes"], stored["path"]
+    if content is None and "://" in path:
+        return None
+    with Image.open(path if content is None else io.BytesIO(content)) as image:
+        if image.mode not in ("I", "F"):
+            return None
+        try:
+            processor(image)
+        except ValueError as error:
+            return f"cannot be used{f' ({path})' if path else ''}: {str(error).rstrip('.')}"
     return None
 
 

@@ -1,4 +1,5 @@
 import io
+import re
 from pathlib import Path
 
 import datasets
@@ -8,6 +9,7 @@ from datasets import Dataset
 from PIL import Image
 
 from hf_seqmix.data.labeled import ImageClassification
+from hf_seqmix.models.images.processing import SeqMixImageProcessor
 
 
 def picture(level, size=(5, 3)):
@@ -106,3 +108,60 @@ def test_a_jpeg_that_ends_too_early_is_named_before_training(progressive, as_fil
     for length in range(whole.index(b"\xff\xda", 60) + 20, len(whole) - 1, 50):
         with pytest.raises(ValueError, match=r"image 1 of the training data .* ends before its last line\. Mend it"):
             encode(whole[:length])
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+@pytest.mark.parametrize("kind", ["BMP", "GIF", "TIFF", "WEBP", "PNG", "PPM"])
+def test_an_image_of_any_kind_that_ends_too_early_is_named_before_training(kind, as_file, tmp_path):
+    written = io.BytesIO()
+    Image.effect_noise((32, 32), 100).save(written, kind)
+    whole, path = written.getvalue(), tmp_path / f"a.{kind.lower()}"
+    task = ImageClassification.from_data(rows([0, 1]), "picture", ["label"])
+
+    def encode(content):
+        path.write_bytes(content)
+        stored = {"bytes": None, "path": str(path)} if as_file else {"bytes": content}
+        return task.encode(rows([0, 1], {1: stored}), "training")
+
+    assert len(encode(whole)) == 2
+    fault = re.escape(str(path)) if as_file else "its bytes are no whole image"
+    for share in (0.3, 0.6, 0.9):
+        with pytest.raises(
+            ValueError, match=rf"image 1 of the training data .* cannot be read: .*{fault}.*\. Mend it"
+        ):
+            encode(whole[: int(len(whole) * share)])
+
+
+def test_the_first_image_of_a_folder_is_named_too(tmp_path):
+    path = tmp_path / "a.png"
+    path.write_bytes(picture(9, (32, 32))["bytes"][:50])
+    data = rows([0, 1], {0: {"bytes": None, "path": str(path)}}).cast_column("picture", datasets.Image())
+    with pytest.raises(ValueError, match=rf"image 0 of the training data .* cannot be read: {re.escape(str(path))}: "):
+        ImageClassification.from_data(data, "picture", ["label"])
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+def test_pictures_that_the_processor_refuses_are_named_before_training(as_file, tmp_path):
+    processor = SeqMixImageProcessor(size={"height": 3, "width": 5}, num_channels=1)
+    task = ImageClassification.from_data(rows([0, 1]), "picture", ["label"])
+
+    def encode(values, given):
+        written, path = io.BytesIO(), tmp_path / "a.tiff"
+        Image.fromarray(values).save(written, "TIFF")
+        path.write_bytes(written.getvalue())
+        stored = {"bytes": None, "path": str(path)} if as_file else {"bytes": written.getvalue()}
+        return task.encode(rows([0, 1], {1: stored}), "training", given)
+
+    ramp = np.linspace(0, 1, 15, dtype=np.float32).reshape(3, 5)
+    for values in (ramp * 255, (ramp * 255).astype(np.int32), (ramp * 60000).astype(np.uint16)):
+        assert len(encode(values, processor)) == 2
+    where = rf" \({re.escape(str(tmp_path / 'a.tiff'))}\)" if as_file else ""
+    for values, fault in (
+        (ramp, "a picture of mode 'F' has values up to 1, .*"),
+        ((ramp * 60000).astype(np.int32), "a picture of mode 'I' has values from 0 to 60000; .*"),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"image 1 of the training data .* cannot be used{where}: {fault}\. Mend"
+        ):
+            encode(values, processor)
+        assert len(encode(values, None)) == 2  # whatever reads them may take them
