@@ -32,7 +32,7 @@ with packages_explained("finetune.py"):
     from finetuning.arguments import LEARNING_RATE, Arguments, check_schedule, parse_arguments
     from finetuning.evaluation import Run, add_baselines, evaluate_split, reduce_logits, scorer, warn_of_unscored
     from finetuning.examples import EVALUATED, draw_rows, load_examples
-    from finetuning.inputs import make_task, prepare_inputs
+    from finetuning.inputs import check_classes, make_task, prepare_inputs
     from finetuning.lengths import count_cut, longest_input, warn_of_cut
     from finetuning.models import check_model, with_classes_of_head
     from finetuning.scoring import baselines, default_metrics, results_table, trains_on_classes
@@ -43,6 +43,7 @@ with packages_explained("finetune.py"):
     from hf_seqmix.data.labeled import (
         TEXTS_READ,
         WAS_CUT,
+        Classification,
         QuestionAnswering,
         SequenceClassification,
         TokenClassification,
@@ -76,6 +77,8 @@ def prepare(arguments: Arguments) -> Run:
         examples = load_examples(arguments)
         # A few examples need not show every label, nor what is left of a training file.
         task = make_task(data, examples["train"])
+        if isinstance(task, Classification):
+            check_classes(task, examples, EVALUATED, warn=training.process_index == 0)
         if training.label_smoothing_factor and not trains_on_classes(task):
             raise ValueError(
                 f"--label-smoothing-factor is {training.label_smoothing_factor:g}, and the labels are no single"

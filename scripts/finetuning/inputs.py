@@ -1,6 +1,7 @@
 """From labeled examples to what a model reads: the task, the model with its tokenizer or image processor, batches."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,6 +9,7 @@ import datasets
 from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding, PreTrainedModel
 
 from hf_seqmix.data.labeled import (
+    Classification,
     ImageClassification,
     ImageCollator,
     QuestionAnswering,
@@ -22,7 +24,9 @@ from .lengths import longest_input
 from .models import load_image_processor, load_model, load_tokenizer
 from .scoring import Task
 
-__all__ = ["make_task", "prepare_inputs"]
+__all__ = ["check_classes", "make_task", "prepare_inputs"]
+
+logger = logging.getLogger("finetune")
 
 
 def make_task(data: DataArguments, train: datasets.Dataset) -> Task:
@@ -55,9 +59,39 @@ def make_task(data: DataArguments, train: datasets.Dataset) -> Task:
         return make()
     except ValueError as error:
         needed = {option: inputs, "--label-column": labels}
+        if _is_folder_of_images(train) and train.column_names == ["image"]:
+            raise ValueError(
+                f"the images of {data.dataset} have no labels. Labels are the names of folders, at least two, in "
+                "which every split has all its images, as in train/cat/1.png. Move out what has no such folder."
+            ) from error
         if missing := [name for name, columns in needed.items() if not {*columns} <= {*train.column_names}]:
             raise ValueError(f"{error} Give {' and '.join(missing)}.") from error
         raise
+
+
+def check_classes(task: Classification, examples: datasets.DatasetDict, scored: Sequence[str], warn: bool) -> None:
+    """Warn of classes that are scored and not trained on; raise a `ValueError` where their folders declare them alone.
+
+    Args:
+        task: of the data.
+        examples: all rows, before any are left out.
+        scored: the splits that are scored.
+        warn: whether this process is to warn.
+    """
+    for split in scored:
+        if split not in examples or not (classes := task.untrained(examples["train"], examples[split])):
+            continue
+        if _is_folder_of_images(examples[split]):
+            raise ValueError(
+                f"the {split} data has the label {classes[0]!r}, which the training data has not. Give images of it "
+                f"to train on, or move the folder {classes[0]} out of the {split} data."
+            )
+        if warn:
+            logger.warning(f"the {split} data has classes without a row to train on: {', '.join(classes)}.")
+
+
+def _is_folder_of_images(rows: datasets.Dataset) -> bool:
+    return rows.info.builder_name == "imagefolder"
 
 
 def prepare_inputs(

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import datasets
@@ -109,6 +110,13 @@ class Classification:
         hidden = [None, ""] if "-1" in self.label_names else [None, "", -1]
         return any(label not in hidden for label in split[self.label_columns[0]])
 
+    def untrained(self, train: datasets.Dataset, split: datasets.Dataset) -> list[str]:
+        """Return the classes that a data set declares, that rows of a split have, and no row of the training data."""
+        if len(self.label_columns) > 1:
+            return []
+        trained, found = (_declared_classes(rows, self.label_columns[0]) for rows in (train, split))
+        return sorted(found - trained)
+
     def add_labels(self, encoded: datasets.Dataset, split: datasets.Dataset, name: str) -> datasets.Dataset:
         """Return the encoded split with a column `labels`, if `split` has labels."""
         if not self.has_labels(split):
@@ -177,6 +185,17 @@ class Classification:
         if self.problem_type == "multi_label_classification":
             return [names[row == 1].tolist() for row in predictions]
         return names[predictions].tolist()
+
+
+def _declared_classes(rows: datasets.Dataset, column: str) -> set[str]:
+    """Return the names of the classes of rows, alone or in lists; none where the column declares none."""
+    feature = rows.features.get(column)
+    named = getattr(feature, "feature", feature)
+    if not isinstance(named, datasets.ClassLabel):
+        return set()
+    labels = rows[column]
+    held = set(labels if named is feature else chain.from_iterable(row or () for row in labels))
+    return set(named.int2str(sorted(held - {None, -1})))
 
 
 def _problem_type(labels: Sequence[Any]) -> str:

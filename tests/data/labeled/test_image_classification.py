@@ -165,3 +165,17 @@ def test_pictures_that_the_processor_refuses_are_named_before_training(as_file, 
         ):
             encode(values, processor)
         assert len(encode(values, None)) == 2  # whatever reads them may take them
+
+
+def test_declared_classes_without_rows_to_train_on():
+    named = datasets.ClassLabel(names=["cat", "dog", "wolf"])
+    train, test = rows([0, 1]).cast_column("label", named), rows([1, 2, -1]).cast_column("label", named)
+    task = ImageClassification.from_data(train, "picture", ["label"])
+    assert task.label_names == ("cat", "dog", "wolf")
+    assert task.untrained(train, test) == ["wolf"] and task.untrained(train, train) == []
+    assert task.untrained(train, test.remove_columns("label")) == []
+    lists = datasets.List(named)
+    several = [rows(labels).cast_column("label", lists) for labels in ([[0], [0, 1]], [[1, 2], []])]
+    assert ImageClassification.from_data(several[0], "picture", ["label"]).untrained(*several) == ["wolf"]
+    plain = rows(["cat", "dog"])
+    assert ImageClassification.from_data(plain, "picture", ["label"]).untrained(plain, rows(["wolf"])) == []

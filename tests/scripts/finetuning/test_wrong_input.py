@@ -3,7 +3,10 @@
 import shutil
 
 import pytest
+from datasets import ClassLabel, Dataset, DatasetDict
+from PIL import Image
 
+from hf_seqmix.data.labeled import SequenceClassification
 from tests.scripts.finetuning.inputs import LABELS, RECIPES, TABLE, TEXTS, table
 
 
@@ -93,6 +96,45 @@ def test_a_folder_is_no_file(script, tmp_path):
     typed = ["--model-type", "tnn", "--task", "image-classification", "--output-dir", str(tmp_path / "out")]
     with pytest.raises(SystemExit, match=r"--train-file .* is a folder; give a folder of all splits as --dataset"):
         script.main([*typed, "--train-file", str(tmp_path)])
+
+
+ALONE = r"the test data has the label 'ant', which the training data has not\. Give images of it .* out of the test"
+UNLABELED = r"images of .*pictures have no labels\. Labels are the names of folders, at least two, .* every split"
+
+
+@pytest.mark.parametrize(
+    ("test", "train", "message"),
+    [
+        (("ant", "cat"), ("cat", "dog"), ALONE),
+        ((".",), ("cat", "dog"), UNLABELED),
+        (("cat",), ("cat",), UNLABELED),
+    ],
+)
+def test_folders_of_images_that_say_no_labels_to_train_on(script, tmp_path, test, train, message):
+    for split, classes in (("train", train), ("test", test)):
+        for name in classes:
+            (tmp_path / "pictures" / split / name).mkdir(parents=True)
+            for level in range(3):
+                Image.new("L", (4, 4), 50 * level).save(tmp_path / "pictures" / split / name / f"{level}.png")
+    typed = ["--model-type", "tnn", "--task", "image-classification", "--output-dir", str(tmp_path / "out")]
+    typed += ["--dataset", str(tmp_path / "pictures"), "--cache-dir", str(tmp_path / "cache"), "--use-cpu"]
+    with pytest.raises(SystemExit, match=message):
+        script.main([*typed, "--config-overrides", "image_size=4", "num_channels=1", "patch_size=2"])
+
+
+def test_declared_classes_that_no_row_trains_are_warned_of(script, caplog):
+    """Not refused: training data may be a part of a data set, whose classes it declares."""
+    named = ClassLabel(names=["bad", "good", "so-so"])
+    parts = {
+        split: Dataset.from_dict({"text": TEXTS[:2], "label": n}) for split, n in (("train", [0, 1]), ("test", [1, 2]))
+    }
+    examples = DatasetDict(parts).cast_column("label", named)
+    task = SequenceClassification.from_data(examples["train"], ["text"], ["label"])
+    for warn in (False, True):
+        script.check_classes(task, examples, ("validation", "test"), warn=warn)
+        assert [record.message for record in caplog.records] == [
+            "the test data has classes without a row to train on: so-so."
+        ] * warn
 
 
 def test_a_damaged_model_is_found_before_the_data_is_read(finetune, script, checkpoints, tmp_path, monkeypatch):
