@@ -41,8 +41,8 @@ class SeqMixTrainingArguments(AutoPrecisionArguments):
         kernel_learning_rate: of kernel networks; None for `learning_rate`.
 
     Raises:
-        ValueError: Muon together with DeepSpeed, a rate that is not positive, or a rate of kernel networks for an
-            optimizer other than AdamW and Muon.
+        ValueError: Muon together with DeepSpeed, FSDP on CPUs, a rate that is not positive, or a rate of kernel
+            networks for an optimizer other than AdamW and Muon.
     """
 
     # Not the library's names too, of which the parser would make the only choices.
@@ -67,6 +67,11 @@ class SeqMixTrainingArguments(AutoPrecisionArguments):
             raise ValueError(
                 "--optim muon takes matrices, and DeepSpeed flattens parameters: take FSDP of version 2, or another "
                 "optimizer."
+            )
+        if self.fsdp and (self.use_cpu or not torch.accelerator.is_available()):
+            raise ValueError(
+                "--fsdp needs accelerators, and the run is on the CPU, where every process would have the whole "
+                "model: leave it out."
             )
         if by_muon:
             self.optim = OptimizerNames.ADAMW_TORCH  # the library knows no Muon

@@ -77,6 +77,8 @@ def test_a_list_of_a_recipe_for_an_option_of_one_value_is_refused(tmp_path: Path
         (["--back-off-factor", "3"], r"--back-off-factor is 3\.0"),
         (["--do-train", "false"], "--do-train is false, and this script trains: leave it out"),
         (["--fp16"], "--fp16 needs an accelerator, and the run is on the CPU"),
+        (["--fsdp"], "--fsdp needs accelerators, and the run is on the CPU, .*: leave it out"),
+        (["--fsdp", "full_shard auto_wrap"], "--fsdp needs accelerators"),
         (["--resume", "no-such"], "there is no checkpoint no-such to --resume from"),
     ],
 )
