@@ -20,6 +20,7 @@ from hf_seqmix.data.labeled import load_labeled
 from hf_seqmix.training.environment import file_digest
 
 from ..listops_operators import accuracy_of_outermost
+from .pictures import picture_contents
 
 SPLITS = ("train", "validation", "test")
 
@@ -152,14 +153,15 @@ def _image(task: str, folder: Path | None, output_dir: Path, settings: Mapping[s
     first = rows.select_columns([column])[0][column]
     data = first["bytes"] if isinstance(first, dict) else None
     lossy = (Image.open(io.BytesIO(data)) if data else first).format == "JPEG"
-    return TaskData(_files(files), "CIFAR-10 (JPEG)" if lossy else "CIFAR-10, from files", contents=_contents(files))
+    source = "CIFAR-10 (JPEG)" if lossy else "CIFAR-10, from files"
+    return TaskData(_files(files), source, contents=_contents(files) | _pictures(task, files))
 
 
 def _pathfinder(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is not None:
         files = _tables(task, folder)
         _check_columns(task, files)
-        return TaskData(_files(files), "from files", contents=_contents(files))
+        return TaskData(_files(files), "from files", contents=_contents(files) | _pictures(task, files))
     options = dict(settings)
     rows = options.pop("rows")
     files = _generated(output_dir, task, settings, lambda: pathfinder(rows, seed=0, **options))
@@ -229,6 +231,10 @@ def _files(files: Mapping[str, Path]) -> dict[str, str]:
 
 def _contents(files: Mapping[str, Path]) -> dict[str, str]:
     return {split: file_digest(path) for split, path in files.items()}
+
+
+def _pictures(task: str, files: Mapping[str, Path]) -> dict[str, str]:
+    return picture_contents(files, COLUMNS[task][0])
 
 
 def _generated(
