@@ -1,5 +1,6 @@
 """Results of the training of a language model: its loss on validation and test text, and the curve over seconds."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
     """Return the results of a run's results.json; curves over the seconds of training."""
     evaluation, updates = found["evaluation"], found["num_updates"]
     metric = next(metric for metric in CHOSEN_BY if metric in evaluation)
-    of_a_nat = evaluation[metric] / evaluation["token_loss"]
+    of_a_nat = 1.0 if metric == "token_loss" else bits_per_byte_of_a_nat(evaluation)
     each = found["seconds_per_update"]  # None where a finished run was only scored again
     seconds = updates * each if each else found["train_seconds"]
     curve = {round(seconds * step / updates, 1): loss * of_a_nat for step, loss in found["eval_loss_curve"]}
@@ -31,3 +32,10 @@ def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
     }
     results = group_results(values, **shared)
     return results + group_results({metric: curve}, over="seconds", **shared)
+
+
+def bits_per_byte_of_a_nat(evaluation: Mapping[str, Any]) -> float:
+    """Return the bits per byte of text on which the loss of a token is one nat."""
+    if evaluation["token_loss"]:
+        return float(evaluation["bits_per_byte"] / evaluation["token_loss"])
+    return float(evaluation["num_tokens"] / evaluation["num_bytes"] / math.log(2))
