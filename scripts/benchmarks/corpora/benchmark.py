@@ -148,14 +148,14 @@ def run_corpora(arguments: argparse.Namespace) -> Report:
     lost = [str(model.folder) for model in models if not (model.folder / "config.json").is_file()]
     if lost:
         raise ValueError(f"there is no model in {', '.join(lost)} any more: train it again with --overwrite.")
-    # A trained model is the same whatever is scored: what an earlier command said of the text gives way to this one.
-    report.results = [dataclasses.replace(r, setting={**r.setting, "data": title}) for r in report.results]
     log = ResultFile(arguments.output_dir / LOG)
     fields = {**shared, **origin(arguments.benchmark)}
     scores = score_lengths(arguments, models, texts, log, fields)
     report.results += scores.results
     if models:
         report.results += references(arguments, models, data.texts["train"], texts, log, fields)
+        # What the log holds is the same whatever else an earlier command said of it: all of a report have one title.
+        report.results = [dataclasses.replace(r, setting={**r.setting, "data": title}) for r in report.results]
         report.results += published(arguments.corpus, arguments.objective)
     parts = describe(arguments, report.results, scores.failures, title, models) if scores.results else []
     write_report(arguments.output_dir, report, parts)

@@ -136,6 +136,18 @@ def test_nothing_is_computed_twice(script, novels, finished, tmp_path, monkeypat
     assert lengths == [64, 16]
 
 
+def test_all_that_is_reported_has_the_title_of_this_command(script, novels, finished, tmp_path):
+    output, _ = finished
+    copy = tmp_path / "out"
+    shutil.copytree(output, copy)
+    first = script.main(command(novels, copy)).results
+    [title] = {result.setting["data"] for result in first}
+    # As of an earlier command: the n-gram is the same at every length of training.
+    log = (copy / "runs.jsonl").read_text(encoding="utf-8")
+    (copy / "runs.jsonl").write_text(log.replace(title, "an earlier title"), encoding="utf-8")
+    assert script.main(command(novels, copy)).results == first
+
+
 def test_an_ngram_is_counted_anew_where_asked_for_and_by_another_version(tmp_path, monkeypatch):
     scoring = importlib.import_module("benchmarks.corpora.scoring")
     counted = []
