@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from hf_seqmix import __version__
 from hf_seqmix.analysis.text.masked_modeling import mask_documents, ngram_bits_per_byte
-from hf_seqmix.data import ByteNGram, bits_per_byte_xz, count_bytes
+from hf_seqmix.data import ByteNGram, bits_per_byte_xz
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result, with_run
 from hf_seqmix.training.run import Run
@@ -70,12 +70,12 @@ def score_lengths(
         Scores; and what was not possible, with the reason.
     """
     report = Report()
-    longest = max(map(count_bytes, texts))
     for model in models:
+        longest = longest_document(model, texts)
         for length in arguments.inference_lengths:
             name = f"{model.family}, seed {model.seed}, {length:,} tokens"
             if length > max(longest, arguments.context_length):
-                reason = f"no document of the text has more than {longest:,} bytes, so no token has so much context"
+                reason = f"no document of the text has more than {longest:,} tokens, so no token has so much context"
                 report.failures[name] = reason
                 logger.warning(f"{name}: {reason}")
                 continue
@@ -89,6 +89,13 @@ def score_lengths(
                 if torch.cuda.is_available():
                     torch.cuda.empty_cache()
     return report
+
+
+def longest_document(model: TrainedModel, texts: Sequence[str]) -> int:
+    """Return the tokens of the document that has most of them, as the model reads it."""
+    tokenizer = AutoTokenizer.from_pretrained(model.folder)
+    options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+    return max(len(tokenizer(text, **options)["input_ids"]) for text in texts)
 
 
 def _score(
