@@ -4,7 +4,6 @@ A budget that each run turns into updates by a trial of its own depends on what 
 of trials in turns put all models under the same conditions.
 """
 
-import json
 import logging
 import re
 import shutil
@@ -18,6 +17,7 @@ from hf_seqmix.training.tables import markdown_table
 
 from .jobs import RATES, Job, train
 from .run_costs import trial_of
+from .state import read_state
 
 TIMINGS = "timings.json"
 """File of an output folder: kind of a job -> seconds of an update in each trial. A resumed benchmark reads it."""
@@ -80,7 +80,7 @@ def timings_table(output_dir: Path) -> str:
 
 
 def _read(path: Path) -> dict[str, list[float]]:
-    known: dict[str, list[float]] = json.loads(path.read_text(encoding="utf-8"))
+    known: dict[str, list[float]] = read_state(path, "updates are timed anew, and runs have other numbers of them")
     return {_FORMER.sub(r"\g<model>", kind): trials for kind, trials in known.items()}
 
 

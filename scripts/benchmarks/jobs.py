@@ -22,6 +22,8 @@ from hf_seqmix.training.folders.folder_lock import FolderInUseError, claim_folde
 from hf_seqmix.training.precision import PRECISION_FILE
 from hf_seqmix.training.run import Run
 
+from .state import read_state
+
 SCRIPTS = Path(__file__).resolve().parents[1]
 _OTHER_LENGTHS = ("num_train_epochs", "max_tokens", "schedule_steps")
 REPLACED = {
@@ -178,8 +180,8 @@ def train(job: Job, folder: Path) -> dict[str, Any] | str:
     run, stages = job.run, {}
     if job.before is not None:
         finished = folder / PRETRAINED / "results.json"
-        first = json.loads(finished.read_text(encoding="utf-8")) if finished.is_file() else None
-        first = first or train(replace(job.before, precision=job.precision), folder / PRETRAINED)
+        known = read_state(finished, "the first stage is run again") if finished.is_file() else None
+        first = known or train(replace(job.before, precision=job.precision), folder / PRETRAINED)
         if isinstance(first, str):
             return first
         start = folder / PRETRAINED if job.start is None else job.start(folder / PRETRAINED)

@@ -1,7 +1,6 @@
 """What benchmarks leave in an output folder: results with their origin, a log of them, a page of tables."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,8 @@ from hf_seqmix._files import write_json, write_text
 from hf_seqmix.training.environment import environment_of, portable_command
 from hf_seqmix.training.result_files import ResultFile, write_results
 from hf_seqmix.training.results import Result
+
+from .state import read_state
 
 LOG = "runs.jsonl"
 """Every result of an output folder, a line a run; results.jsonl holds those of the last command."""
@@ -50,7 +51,8 @@ def keep_test_bytes(arguments: argparse.Namespace, test_bytes: int | None, **red
         ValueError: results that stay are of another number.
     """
     path, log = arguments.output_dir / SCORED, ResultFile(arguments.output_dir / LOG)
-    known: dict[str, int | None] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    lost = "give the --test-bytes of before, which are taken for those of the results there"
+    known: dict[str, int | None] = read_state(path, lost) if path.is_file() else {}
     scored = {"size": arguments.size, "task": "language modeling"}
     there = select(log.results, **scored)
     before = known.get(arguments.size, test_bytes) if there else test_bytes

@@ -1,7 +1,6 @@
 """What the benchmarks that train share: their arguments, and jobs that are resumed and recorded."""
 
 import argparse
-import json
 import logging
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -22,6 +21,7 @@ from .jobs import LENGTHS, PRETRAINED, RATES, Job, train
 from .results import LOG, Report, origin
 from .run_checks import check_runs
 from .run_costs import state_costs
+from .state import read_state
 
 logger = logging.getLogger("run_benchmarks")
 
@@ -116,10 +116,9 @@ def precision_of(arguments: argparse.Namespace, width: int = 256) -> dict[str, A
     if not path.is_file():
         device = "cpu" if parse_overrides(arguments.training).get("use_cpu") else default_device()
         earlier = sorted(arguments.output_dir.glob(f"runs/**/{PRECISION_FILE}"))
-        chosen = json.loads(earlier[0].read_text(encoding="utf-8")) if earlier else None
+        chosen = read_state(earlier[0], "the precision is that of another run, or timed anew") if earlier else None
         write_json(path, chosen or choose_precision(torch.device(device), width))
-    kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return kept
+    return read_state(path, "the precision is that of a run there, or timed anew")
 
 
 def with_precision(arguments: argparse.Namespace, jobs: Sequence[Job]) -> list[Job]:
