@@ -8,7 +8,7 @@ import logging
 import re
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +36,9 @@ COLUMNS = {
 logger = logging.getLogger("run_benchmarks")
 
 
-def updates_in(seconds: float, jobs: Sequence[Job], rounds: int, output_dir: Path) -> dict[str, int]:
+def updates_in(
+    seconds: float, jobs: Sequence[Job], rounds: int, output_dir: Path, settings: str = "--training", rival: str | None = None
+) -> dict[str, int]:
     """Return name of a job -> the updates that take it so many seconds; at least 1.
 
     Each round times `UPDATES` updates of every job, one job after the other, in a process of its own.
@@ -47,6 +49,8 @@ def updates_in(seconds: float, jobs: Sequence[Job], rounds: int, output_dir: Pat
         rounds: of trials, whose median counts.
         output_dir: of the benchmark. Its file `timings.json` keeps the trials. A job that is new there is timed beside
             all others, and its seconds are scaled by what the others need now and needed then.
+        settings: options that updates depend on, for messages.
+        rival: name of the job that each command with the same objective times, if there is one.
 
     Raises:
         ValueError: a trial failed, and its folder stays; or no job is one that the file holds, so that nothing would
@@ -56,10 +60,7 @@ def updates_in(seconds: float, jobs: Sequence[Job], rounds: int, output_dir: Pat
     known = _read(path) if path.is_file() else {}
     trials = {_kind(job, output_dir): job for job in jobs}
     if known and not any(kind in known for kind in trials):
-        raise ValueError(
-            f"{path} holds updates of other models alone, timed at another time: name one of these, too "
-            f"({', '.join(sorted({kind.rpartition('-')[0] for kind in known}))}), or give another --output-dir."
-        )
+        raise ValueError(f"{path} holds {_others(known, trials, settings, rival)}, or give another --output-dir.")
     if any(kind not in known for kind in trials):
         now = _timed(trials, rounds, output_dir)
         shared = [statistics.median(known[kind]) / statistics.median(now[kind]) for kind in now if kind in known]
@@ -82,6 +83,19 @@ def timings_table(output_dir: Path) -> str:
 def _read(path: Path) -> dict[str, list[float]]:
     known: dict[str, list[float]] = read_state(path, "updates are timed anew, and runs have other numbers of them")
     return {_FORMER.sub(r"\g<model>", kind): trials for kind, trials in known.items()}
+
+
+def _others(known: Iterable[str], trials: Mapping[str, Job], settings: str, rival: str | None) -> str:
+    """Return what the file holds, none of which is timed now, and what to do."""
+    held = sorted({kind.rpartition("-")[0] for kind in known})
+    if rival is not None and rival not in held:
+        return (
+            f"updates of {', '.join(held)}, and none of {rival}, which each command with this --objective times: "
+            "give the --objective of then"
+        )
+    if same := [job.name for job in trials.values() if job.name in held]:
+        return f"updates of {', '.join(same)} with other settings: give those of then ({settings})"
+    return f"updates of other models alone, timed at another time: name one of these, too ({', '.join(held)})"
 
 
 def _kind(job: Job, output_dir: Path) -> str:

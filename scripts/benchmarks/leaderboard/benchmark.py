@@ -222,7 +222,10 @@ def run_language(arguments: argparse.Namespace) -> Report:
         ]
         redone = {"model": arguments.models, "seed": arguments.seeds, "budget": arguments.budgets}
         keep_test_bytes(arguments, arguments.test_bytes, **redone, rate_factor=arguments.rate_factors)
-        updates = updates_in(arguments.max_seconds, timed, arguments.time_in_turns, arguments.output_dir)
+        settings = "--training, --data, --times-as-wide, --evaluations"
+        rival = RIVAL[arguments.objective]
+        rounds = arguments.time_in_turns
+        updates = updates_in(arguments.max_seconds, timed, rounds, arguments.output_dir, settings, rival)
 
     def job(budget: str, name: str, factor: float, seed: int) -> Job:
         worth = updates.get(name if budget == "seconds" else RIVAL[arguments.objective])

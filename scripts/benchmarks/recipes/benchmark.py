@@ -143,7 +143,8 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
         seconds = seconds_of(arguments)
         check_jobs(arguments, kinds)
         kinds = with_precision(arguments, kinds)
-        updates |= updates_in(seconds, kinds, arguments.time_in_turns, arguments.output_dir)
+        settings = "--recipe, --variant, --training, --config-overrides, --evaluations"
+        updates |= updates_in(seconds, kinds, arguments.time_in_turns, arguments.output_dir, settings)
     tried = [job(*case, factor, first) for case in cases for factor in arguments.rate_factors]
     every = [*tried, *(job(*case, 1.0, seed) for case in cases for seed in others)]
     report = train_all(arguments, tried, measure, planned=every)

@@ -250,9 +250,17 @@ def test_models_are_timed_once_for_all_seeds(script: Any, trained: list[Any], tm
     assert {
         job.run.training["max_steps"] for job in trained if job.run.seed == 1 and job.labels["model"] == "tnn"
     } == {5}
-    path.write_text(json.dumps({"causal/seconds/gpt/factor-1/seed-0-12345678": [0.5]}))
-    with pytest.raises(SystemExit, match=r"of other models alone.*name one of these, too \(gpt\)"):
-        script.main(command(tmp_path, *options, "tnn", "--overwrite"))
+
+
+def test_updates_of_other_settings_are_said_to_be_so(script: Any, trained: list[Any], tmp_path: Path) -> None:
+    options = ["--parts", "language", "--rate-factors", "1", "--budgets", "seconds", "--models"]
+    script.main(command(tmp_path, *options, "tnn"))
+    larger = ["--training", "per_device_train_batch_size=4"]
+    with pytest.raises(SystemExit, match=r"of tnn, llama with other settings: give those of then \(--training, --data"):
+        script.main(command(tmp_path, *options, "tnn", *larger))
+    for model in ("tnn", "bert"):
+        with pytest.raises(SystemExit, match=r"of llama, tnn, and none of bert, .* give the --objective of then, or"):
+            script.main(command(tmp_path, *options, model, "--objective", "masked"))
 
 
 def test_costs_are_the_seconds_of_all_seeds(
