@@ -37,7 +37,12 @@ logger = logging.getLogger("run_benchmarks")
 
 
 def updates_in(
-    seconds: float, jobs: Sequence[Job], rounds: int, output_dir: Path, settings: str = "--training", rival: str | None = None
+    seconds: float,
+    jobs: Sequence[Job],
+    rounds: int,
+    output_dir: Path,
+    settings: str = "--training",
+    rival: str | None = None,
 ) -> dict[str, int]:
     """Return name of a job -> the updates that take it so many seconds; at least 1.
 

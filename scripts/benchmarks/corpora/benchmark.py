@@ -20,7 +20,7 @@ from ..results import LOG, Report, origin, write_report
 from ..training import check_jobs, train_all, training_arguments
 from .data import CORPORA, CorpusData, read_corpus
 from .report import describe, published
-from .scoring import TrainedModel, references, score_lengths
+from .scoring import ON_GRID, TrainedModel, references, score_lengths
 
 RECIPES = SCRIPTS / "recipes"
 
@@ -99,11 +99,8 @@ def add_corpora(benchmarks: Any) -> None:
         "--inference-lengths", type=int, nargs="+", help="tokens of context in scoring; 512 to 16384, --fast: to 1024"
     )
     parser.add_argument("--max-bytes", type=int, help="score only the beginning of the test text; reduced: 200,000")
-    parser.add_argument(
-        "--keep-grid",
-        action="store_true",
-        help="score FD-TNN with kernels as long as trained, not on a grid for the inference length",
-    )
+    kept = "score FD-TNN with kernels as long as trained, not on a grid for the inference length"
+    parser.add_argument("--keep-grid", action="store_true", help=kept)
     parser.add_argument("--ngram", type=int, default=5, metavar="N", help="order of the n-gram of bytes")
     parser.add_argument(
         "--batch-size", type=int, help="sequences per forward in scoring; from their length by default"
@@ -186,6 +183,8 @@ def check(arguments: argparse.Namespace) -> None:
             f"Choose from {', '.join(allowed)}."
         )
     refuse_twice(families=arguments.families, seeds=arguments.seeds)
+    if arguments.keep_grid and ON_GRID not in arguments.families:
+        raise ValueError(f"--keep-grid has no effect without {ON_GRID} among --families: leave it out, or add that.")
     if arguments.inference_lengths is None:
         arguments.inference_lengths = LENGTHS["fast" if arguments.size == "fast" else "reduced"]
     arguments.inference_lengths = sorted(set(arguments.inference_lengths))

@@ -23,6 +23,7 @@ from ..inputs import first_bytes, text_hash
 from ..results import Report, select
 
 MASKED_SHARE = 0.15
+ON_GRID = "fd_tnn"  # the family whose kernels live on a grid of frequencies
 GAP_SEED = 0  # the gaps are the same for all models of a tokenizer
 NGRAM_BYTES = 20_000_000  # counts of more would not fit into every machine's memory
 
@@ -107,7 +108,7 @@ def _score(
     shared: dict[str, Any],
 ) -> list[Result]:
     """Return the results of one score, from the log if they are there."""
-    on_grid = model.family == "fd_tnn" and not arguments.keep_grid and length > arguments.context_length
+    on_grid = model.family == ON_GRID and not arguments.keep_grid and length > arguments.context_length
     kernel_length = length if on_grid else None
     folder = str(model.folder)
     shared = {**shared, "model": model.family, "seed": model.seed}

@@ -13,31 +13,20 @@ from hf_seqmix.training import parse_overrides
 from hf_seqmix.training.command import device_name, refuse_twice
 
 from ..equal_seconds import updates_in
-from ..inputs import default_device
 from ..jobs import Job
 from ..results import Report, keep_test_bytes, write_report
 from ..training import check_jobs, precision_of, refuse_fixed, train_all, training_arguments
 from .costs import TOKENS, run_costs
 from .models import names_of, recipe_of
+from .options import HELD_OUT, PARTS, UPDATES, fill_in, refuse_unused
 from .report import BUDGETS, at_best, best_factors, describe
 from .runs import CHOSEN_BY, LANGUAGE, language_job, measure, task_job
 from .tasks import TASKS, tasks_of, write_rows
 
-PARTS = ("language", "tasks", "costs")
 DATA = ("dataset", "tokenizer", "block_size")
 """Fields of the data of a recipe that language models may have otherwise."""
 RIVAL = {"causal": "llama", "masked": "bert"}
 """Objective -> the model whose tokens, in its seconds, all models see in the table of equal tokens."""
-
-SECONDS = {"fast": 5.0, "reduced": 300.0}
-UPDATES = {"fast": 5, "reduced": 1000}
-"""Of a synthetic task."""
-HELD_OUT = {"fast": 64, "reduced": 1000}
-"""Rows of each case of a synthetic task."""
-TEST_BYTES = {"fast": 4000, "reduced": 100_000}
-LENGTHS = {"fast": ([64, 128], [64, 128]), "reduced": ([512, 2048, 8192], [2048, 16384])}
-"""Tokens of rows in training, and of prompts in decoding."""
-ROUNDS = {"fast": 1, "reduced": 5}
 
 logger = logging.getLogger("run_benchmarks")
 
@@ -71,24 +60,23 @@ def add_leaderboard(benchmarks: Any) -> None:
     parser.add_argument(
         "--budgets",
         nargs="+",
-        default=list(BUDGETS),
         choices=list(BUDGETS),
-        help="what is equal among language models; tokens are those of the rival in its seconds, so these come first",
+        help="what is equal among language models, both by default; tokens are those of the rival in its seconds, so "
+        "these come first",
     )
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), help="synthetic ones; all by default")
     parser.add_argument(
         "--rate-factors",
         nargs="+",
         type=float,
-        default=[0.5, 1.0, 2.0],
-        help="factors on the recipe's learning rates; the first seed chooses one",
+        help="factors on the recipe's learning rates, 0.5 1 2 by default; the first seed chooses one",
     )
     parser.add_argument("--max-seconds", type=float, help="seconds of each language model, instead of the size's")
     parser.add_argument("--updates", type=int, help="updates on each synthetic task, instead of the size's")
-    parser.add_argument("--evaluations", type=int, default=6, help="evaluations on validation text, for curves")
+    parser.add_argument("--evaluations", type=int, help="evaluations on validation text, for curves; 6 by default")
     parser.add_argument("--test-bytes", type=int, metavar="BYTES", help="bytes of held-out text to score; 0: none")
     parser.add_argument(
-        "--time-in-turns", type=int, default=2, metavar="ROUNDS", help="rounds of timed updates, see recipes"
+        "--time-in-turns", type=int, metavar="ROUNDS", help="rounds of timed updates, see recipes; 2 by default"
     )
     parser.add_argument("--lengths", nargs="+", type=int, help="tokens of timed rows; 512 2048 8192 by default")
     parser.add_argument("--prompts", nargs="+", type=int, help="tokens before timed decoding; 2048 16384 by default")
@@ -104,7 +92,9 @@ def add_leaderboard(benchmarks: Any) -> None:
         metavar="FIELD=VALUE",
         help=f"data of language models instead of the recipes': {', '.join(DATA)}",
     )
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="tokens of an update whose costs are measured")
+    parser.add_argument(
+        "--tokens", type=int, help=f"tokens of an update whose costs are measured; {TOKENS} by default, --fast: a row"
+    )
     parser.add_argument(
         "--device", type=device_name, help="where costs are measured; by default an accelerator if there is one"
     )
@@ -150,6 +140,8 @@ def check(arguments: argparse.Namespace) -> None:
     refuse_fixed(
         arguments, "give rates in scripts/recipes/leaderboard, and the length with --max-seconds or --updates"
     )
+    refuse_unused(arguments)
+    fill_in(arguments)
     known, tasks = names_of(arguments.objective), tasks_of(arguments.objective)
     arguments.models = arguments.models or known
     arguments.tasks = arguments.tasks or tasks
@@ -161,27 +153,12 @@ def check(arguments: argparse.Namespace) -> None:
     refuse_twice(
         **{name: getattr(arguments, name) for name in ("models", "tasks", "budgets", "seeds", "rate_factors")}
     )
-    size = arguments.size
-    lengths, prompts = LENGTHS[size]
-    defaults = {
-        "max_seconds": SECONDS[size],
-        "updates": UPDATES[size],
-        "lengths": lengths,
-        "prompts": prompts,
-        "rounds": ROUNDS[size],
-        "device": default_device(),
-    }
-    for name, value in defaults.items():
-        if getattr(arguments, name) is None:
-            setattr(arguments, name, value)
-    if arguments.test_bytes is None:
-        arguments.test_bytes = TEST_BYTES[size]
     numbers = ("max_seconds", "updates", "evaluations", "time_in_turns", "rounds", "times_as_wide", "tokens")
-    for name, values in [(n, [getattr(arguments, n)]) for n in numbers] + [
+    for name, given in [(n, [getattr(arguments, n)]) for n in numbers] + [
         (n, getattr(arguments, n)) for n in ("rate_factors", "lengths", "prompts")
     ]:
-        if min(values) <= 0:
-            raise ValueError(f"--{name.replace('_', '-')} must be positive; given {min(values)}.")
+        if wrong := [value for value in given if value is not None and value <= 0]:
+            raise ValueError(f"--{name.replace('_', '-')} must be positive; given {min(wrong)}.")
     if (arguments.times_as_wide > 1 or arguments.data) and "tasks" in arguments.parts:
         raise ValueError(
             "--times-as-wide and --data are of language models and of costs, and models of synthetic tasks have "

@@ -185,7 +185,7 @@ def run_costs(arguments: argparse.Namespace) -> Report:
                 objective=arguments.objective,
                 vocab_size=arguments.vocab_size,
                 length=length,
-                tokens=length if arguments.size == "fast" else arguments.tokens,
+                tokens=arguments.tokens or (length if arguments.size == "fast" else TOKENS),
                 rounds=arguments.rounds,
                 seconds=600.0,
                 device=arguments.device,

@@ -271,6 +271,7 @@ def test_a_length_that_memory_refuses_is_said(script, novels, finished, monkeypa
         (["--inference-lengths", "1"], "--inference-lengths is 1"),
         (["--max-bytes", "0"], "--max-bytes is 0"),
         (["--ngram", "9"], "--ngram is 9"),
+        (["--keep-grid"], "--keep-grid has no effect without fd_tnn among --families: leave it out"),
         (["--data-dir", "nowhere"], "nowhere of --data-dir does not exist"),
         (["--corpus", "python-stdlib"], "leave --data-dir out"),
         (["--corpus", "enwik8-head"], "there is no file"),

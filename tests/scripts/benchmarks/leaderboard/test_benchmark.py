@@ -256,7 +256,9 @@ def test_updates_of_other_settings_are_said_to_be_so(script: Any, trained: list[
     options = ["--parts", "language", "--rate-factors", "1", "--budgets", "seconds", "--models"]
     script.main(command(tmp_path, *options, "tnn"))
     larger = ["--training", "per_device_train_batch_size=4"]
-    with pytest.raises(SystemExit, match=r"of tnn, llama with other settings: give those of then \(--training, --data"):
+    with pytest.raises(
+        SystemExit, match=r"of tnn, llama with other settings: give those of then \(--training, --data"
+    ):
         script.main(command(tmp_path, *options, "tnn", *larger))
     for model in ("tnn", "bert"):
         with pytest.raises(SystemExit, match=r"of llama, tnn, and none of bert, .* give the --objective of then, or"):
@@ -336,6 +338,8 @@ def test_costs_are_measured_and_kept(script: Any, parts: Any, tmp_path: Path, mo
     options += ["--tokens", "32"]
     report = script.main(command(tmp_path, *options))
     figures = {(r.model, r.metric, r.setting["length"]): r.value for r in report.results}
+    # As typed, and not a row as by default of the size.
+    assert report.results[0].run.data["tokens"] == 32
     assert {metric for _, metric, _ in figures} == {
         *("tokens_per_second", "peak_memory_mib", "prompt_ms", "token_ms", "cache_mib"),
     }
@@ -396,6 +400,18 @@ def test_updates_of_other_tokens_are_measured_anew(
         (["--parts", "language", "--models", "tnn", "--training", "rate=1"], "causal/seconds/tnn/factor-1/.*rate"),
         (["--parts", "tasks", "--models", "tnn", "--tasks", "copy", "--training", "rate=1"], "causal/copy/tnn/.*rate"),
         (["--parts", "costs", "--data", "tokenizer=nowhere"], "nowhere"),
+        (
+            ["--parts", "tasks", "--test-bytes", "9", "--tokens", "8", "--rate-factors", "1"],
+            r"--test-bytes \(of language\), --tokens \(of costs\) would have no effect with --parts tasks: leave",
+        ),
+        (["--parts", "tasks", "--evaluations", "6"], r"--evaluations \(of language\) would have no effect"),
+        (["--parts", "tasks", "--time-in-turns", "2"], r"--time-in-turns \(of language\) would have no effect"),
+        (["--parts", "tasks", "costs", "--budgets", "seconds"], r"--budgets \(of language\) .* --parts tasks costs"),
+        (
+            ["--parts", "costs", "--rate-factors", "1"],
+            r"--rate-factors \(of language and tasks\) would have no effect",
+        ),
+        (["--parts", "language", "--rounds", "3"], r"--rounds \(of costs\) would have no effect"),
     ],
 )
 def test_wrong_input_ends_with_a_message(script: Any, tmp_path: Path, options: list[str], message: str) -> None:
