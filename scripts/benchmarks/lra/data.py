@@ -21,6 +21,7 @@ from hf_seqmix.training.environment import file_digest
 
 from ..listops_operators import accuracy_of_outermost
 from .pictures import picture_contents
+from .sizes import NUM_LABELS
 
 SPLITS = ("train", "validation", "test")
 
@@ -38,6 +39,9 @@ COLUMNS = {
 }
 """Task -> the columns that finetune.py reads of files that are given, each by one of several names; numbers where the
 files have no header."""
+
+LABELS = {"listops": "Target", "retrieval": "0"}
+"""Task -> its column of labels, where that is not "label"."""
 
 HUB = {"text": "stanfordnlp/imdb", "image": "uoft-cs/cifar10"}
 """Names of the tasks' data there."""
@@ -88,7 +92,7 @@ def prepare_task(task: str, folder: Path | None, output_dir: Path, settings: Map
 def _listops(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is not None:
         files = _released(task, folder)
-        _check_columns(task, files)
+        _check_tables(task, files)
         baselines = {"outermost operator": accuracy_of_outermost(load_labeled(files))}
         return TaskData(_files(files), "the benchmark's files", baselines, _contents(files))
     options = dict(settings)
@@ -103,14 +107,14 @@ def _text(task: str, folder: Path | None, output_dir: Path, settings: Mapping[st
     if folder is None:
         return _from_hub(task, "IMDB")
     files = _tables(task, folder)
-    _check_columns(task, files)
+    _check_tables(task, files)
     return TaskData(_files(files), "IMDB, from files", contents=_contents(files))
 
 
 def _retrieval(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is not None and (folder / RELEASED[task][0]).is_file():
         files = _released(task, folder)
-        _check_columns(task, files)
+        _check_tables(task, files)
         return TaskData(_files(files), "AAN, the benchmark's files", contents=_contents(files))
     options = dict(settings)
     rows = options.pop("rows")
@@ -146,7 +150,7 @@ def _image(task: str, folder: Path | None, output_dir: Path, settings: Mapping[s
             f"{files['test']} has {file.metadata.num_rows} rows and the columns {', '.join(file.schema_arrow.names)}; "
             "it must have pictures in a column 'img' or 'image', and labels in 'label'."
         )
-    _check_columns(task, files)
+    _check_tables(task, files)
     # Not decoded: the format of the first picture is asked for.
     rows = datasets.Dataset.from_parquet(str(files["test"]))
     assert isinstance(rows, datasets.Dataset)
@@ -160,7 +164,7 @@ def _image(task: str, folder: Path | None, output_dir: Path, settings: Mapping[s
 def _pathfinder(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is not None:
         files = _tables(task, folder)
-        _check_columns(task, files)
+        _check_tables(task, files)
         return TaskData(_files(files), "from files", contents=_contents(files) | _pictures(task, files))
     options = dict(settings)
     rows = options.pop("rows")
@@ -208,13 +212,14 @@ def _tables(
     return files
 
 
-def _check_columns(task: str, files: Mapping[str, Path]) -> None:
-    """Refuse files that lack a column, before anything trains on them.
+def _check_tables(task: str, files: Mapping[str, Path]) -> None:
+    """Refuse files that lack a column, or have more classes than the task, before anything trains on them.
 
     Raises:
-        ValueError: a column is missing, or a file cannot be read.
+        ValueError: a column is missing, a label is of no class, or a file cannot be read.
     """
     header = not COLUMNS[task][0][0].isdecimal()
+    labels: set[str] = set()
     for split, rows in load_labeled(files, header=header).items():
         has = rows.column_names
         if not all(any(name in has for name in names) for names in COLUMNS[task]):
@@ -223,6 +228,25 @@ def _check_columns(task: str, files: Mapping[str, Path]) -> None:
                 f"{files[split]} has the columns {', '.join(has)}; for the task {task} it must have {wanted}"
                 f"{'' if header else ', which are counted from 0'}: rename its columns, or give other files."
             )
+        labels |= _labels(rows, LABELS.get(task, "label"))
+    if len(labels) > NUM_LABELS[task]:
+        shown = sorted(labels)[: NUM_LABELS[task] + 3]
+        raise ValueError(
+            f"{', '.join(map(str, files.values()))} have the labels {', '.join(shown)}"
+            f"{', ...' if len(shown) < len(labels) else ''}; the task {task} has {NUM_LABELS[task]} classes: leave "
+            "out the rows of other labels."
+        )
+
+
+def _labels(rows: datasets.Dataset, column: str) -> set[str]:
+    """Return the names of the labels that rows have, or that their data set declares; 1, 1.0 and True are one."""
+    feature = rows.features[column]
+    if isinstance(feature, datasets.ClassLabel):
+        return set(feature.names)
+    if not isinstance(feature, datasets.Value):  # of which finetune.py says what is wrong
+        return set()
+    given = (label for label in rows.unique(column) if label is not None and label != "")
+    return {str(int(label) if isinstance(label, (bool, float)) and label % 1 == 0 else label) for label in given}
 
 
 def _files(files: Mapping[str, Path]) -> dict[str, str]:

@@ -8,8 +8,9 @@ from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.results import Result
 from hf_seqmix.training.run import Run
 
+from ..lra.sizes import NUM_LABELS
 from ..results import select
-from .models import NUM_LABELS, same_setting
+from .models import same_setting
 
 __all__ = ["FinishedTask", "read_tasks"]
 

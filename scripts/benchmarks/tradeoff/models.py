@@ -25,8 +25,8 @@ from hf_seqmix.training.timing import Clock, interleave, medians_ms, peak_bytes
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 from ..jobs import PRETRAINED
+from ..lra.sizes import NUM_LABELS
 
-NUM_LABELS = {"listops": 10, "text": 2, "retrieval": 2, "image": 10, "pathfinder": 2, "path-x": 2}
 IMAGES = ("image", "pathfinder", "path-x")
 OF_AN_UPDATE = (
     *("optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"),

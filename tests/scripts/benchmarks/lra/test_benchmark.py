@@ -502,6 +502,27 @@ def test_columns_are_looked_at_before_anything_trains(
         scripts.lra_data.prepare_task(task, tmp_path, tmp_path / "out", {})
 
 
+@pytest.mark.parametrize(
+    ("task", "names", "line", "labels"),
+    [
+        ("retrieval", RELEASED["retrieval"], "{}\ta\tb\tone text\tanother\n", ["1.0", "0.0", "-1.0"]),
+        ("listops", RELEASED["listops"], "( [MIN 4 ) 2 ) ] )\t{}\n", [*map(str, range(10)), "12"]),
+        ("pathfinder", ("train.csv", "test.csv"), "0.png,{}\n", ["good", "bad", "ugly"]),
+    ],
+)
+def test_more_classes_than_a_tasks_are_refused(
+    scripts: Any, tmp_path: Path, task: str, names: tuple[str, ...], line: str, labels: list[str]
+) -> None:
+    header = {"listops": "Source\tTarget\n", "pathfinder": "image,label\n"}.get(task, "")
+    for name in names:
+        (tmp_path / name).write_text(header + "".join(map(line.format, labels)))
+    with pytest.raises(ValueError, match=rf"the labels .*; the task {task} has {len(labels) - 1} classes: leave out"):
+        scripts.lra_data.prepare_task(task, tmp_path, tmp_path / "out", {})
+    for name in names:
+        (tmp_path / name).write_text(header + "".join(map(line.format, labels[:-1])))
+    assert scripts.lra_data.prepare_task(task, tmp_path, tmp_path / "out", {}).contents
+
+
 @pytest.mark.parametrize("columns", [{"picture": ["?"], "label": [0]}, {"image": [], "label": []}])
 def test_pictures_of_a_folder_are_looked_at(scripts: Any, tmp_path: Path, columns: dict[str, list[Any]]) -> None:
     for split in ("train", "test"):
