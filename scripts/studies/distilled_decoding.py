@@ -24,7 +24,7 @@ from distillation.report import COST_COLUMNS, LAYER_COLUMNS, MODEL_COLUMNS, plot
 
 from hf_seqmix.data.text import load_corpus
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import CommandParser, explained, not_negative, positive
+from hf_seqmix.training.command import CommandParser, explained, not_negative, positive, refuse_twice
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.table_rows import row_results
 
@@ -95,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     models: list[dict[str, Any]] = []
     costs: list[dict[str, Any]] = []
     values: dict[str, dict[int, dict[int, list[float]]]] = {}
+    refuse_twice(tolerances=arguments.tolerances, exact_taps=arguments.exact_taps, lengths=arguments.lengths)
     if len({Path(path).name for path in arguments.models}) < len(arguments.models):
         raise ValueError(
             f"two of --models have one folder name, by which tables and plot tell them apart; given "

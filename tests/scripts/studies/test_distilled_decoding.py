@@ -78,3 +78,12 @@ def test_two_checkpoints_of_one_name_are_refused(script, tmp_path):
     with pytest.raises(SystemExit, match=r"two of --models have one folder name.*a/tnn, b/tnn: rename a folder"):
         script.main(["--models", "a/tnn", "b/tnn", "--output-dir", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "values"), [("--tolerances", ["1e-2", "0.01"]), ("--exact-taps", ["4", "4"]), ("--lengths", ["8", "8"])]
+)
+def test_what_is_measured_twice_is_refused(script, tmp_path, option, values):
+    with pytest.raises(SystemExit, match=f"{option} names .* twice"):
+        script.main([option, *values, "--output-dir", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
