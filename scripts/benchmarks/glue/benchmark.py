@@ -15,7 +15,7 @@ from ..inputs import short_names
 from ..jobs import LENGTHS, Job
 from ..results import Report, select, write_report
 from ..run_costs import state_costs
-from ..training import train_all, training_arguments
+from ..training import train_all, training_arguments, with_precision
 from .report import COLUMNS, describe
 from .runs import SIZES, describe_task, entry_name, longest_input, make_job, measure
 
@@ -90,7 +90,7 @@ def run_glue(arguments: argparse.Namespace) -> Report:
     sweep = [job for entry in entries for job in jobs(*entry, rates, seeds[:1])]
     others = [job for entry in entries for job in jobs(*entry, rates[:1], seeds[1:])]
     if arguments.costs:
-        state_costs(arguments, [*sweep, *others])
+        state_costs(arguments, with_precision(arguments, [*sweep, *others]))
         return Report()
     swept = train_all(arguments, sweep, measure, [*sweep, *others])
     chosen = choose(swept.results)

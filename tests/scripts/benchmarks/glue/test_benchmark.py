@@ -187,12 +187,15 @@ def test_two_metrics_and_two_development_sets(script, trained, model, tmp_path, 
     assert all(f" {name} |" in header for name in ("STS-B Pearson", "STS-B Spearman", "MNLI matched", "average"))
 
 
-def test_costs_are_of_all_rounds(script, trained, model, tmp_path, capsys):
-    data = write_tasks(tmp_path / "glue")
+def test_costs_are_of_all_rounds_in_the_precision_of_the_folder(script, trained, model, tmp_path, capsys, monkeypatch):
+    data, costs = write_tasks(tmp_path / "glue"), importlib.import_module("benchmarks.run_costs")
+    train, precisions = costs.train, []
+    monkeypatch.setattr(costs, "train", lambda job, *to: precisions.append(job.precision) or train(job, *to))
     options = ["--tasks", "sst2", "--learning-rates", "1e-2", "1e-3", "--seeds", "0", "1", "2", "--costs"]
     script.main(command(model, data, tmp_path / "out", *options))
     # one run is timed: learning rate and seed make no other cost
     assert trained == ["sst2/masked/pretrained/lr-0.001/seed-0"]
+    assert precisions == [json.loads((tmp_path / "out" / "precision.json").read_text(encoding="utf-8"))]
     table = capsys.readouterr().out
     assert table.count("sst2/masked/pretrained") == 2 + 2 and "hours in all" in table
 
