@@ -3,7 +3,9 @@
 The cache and mask tables below were renamed several times within 5.x; everything else uses public names.
 """
 
+import inspect
 from collections.abc import Callable
+from dataclasses import fields
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,6 +14,7 @@ from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, DynamicLayer, StaticLayer
 from transformers.masking_utils import LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING, eager_mask
+from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
@@ -20,11 +23,14 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 __all__ = [
+    "CACHE_NAME",
     "DynamicLayer",
     "OutputRecorder",
     "PicklableCapture",
     "StaticLayer",
     "attends",
+    "cache_argument",
+    "cache_given",
     "can_return_tuple",
     "capture_outputs",
     "known_layer_types",
@@ -34,6 +40,10 @@ __all__ = [
     "register_image_classification_name",
     "register_layer_type",
 ]
+
+_OUTPUTS = {field.name for field in fields(BaseModelOutputWithPast)}
+CACHE_NAME = "cache" if "cache" in _OUTPUTS else "past_key_values"
+"""What the library calls a cache, in arguments and in outputs; "cache" since 5.24."""
 
 
 class PicklableCapture:
@@ -55,6 +65,23 @@ class PicklableCapture:
 
 def _captures_outputs(hook: Any) -> bool:
     return "output_capturing_hook" in getattr(hook, "__qualname__", "")
+
+
+def cache_argument(model: Any) -> str | None:
+    """Return the name by which a model, of any origin and release, takes a cache; None where it takes none."""
+    arguments = inspect.signature(model.forward).parameters
+    return next((name for name in (CACHE_NAME, "past_key_values", "cache") if name in arguments), None)
+
+
+def cache_given(past_key_values: Any, cache: Any) -> Any:
+    """Return the cache of a call, whichever of its two names it was given by.
+
+    Raises:
+        ValueError: it was given by both.
+    """
+    if past_key_values is not None and cache is not None:
+        raise ValueError("past_key_values and cache are two names of the same argument: give one of them.")
+    return cache if past_key_values is None else past_key_values
 
 
 def register_attention(name: str, function: Callable[..., tuple[Tensor, Tensor]]) -> None:
@@ -130,7 +157,12 @@ def attends(layer_type: str) -> bool:
 
 
 def _padding_mask(
-    config: Any, inputs_embeds: Tensor, attention_mask: Tensor | None = None, past_key_values: Any = None, **_: Any
+    config: Any,
+    inputs_embeds: Tensor,
+    attention_mask: Tensor | None = None,
+    past_key_values: Any = None,
+    cache: Any = None,
+    **_: Any,
 ) -> Tensor | None:
     """Widen a 2D mask to all places of a preallocated cache, so that a compiled graph sees one shape at every step.
 
@@ -140,7 +172,8 @@ def _padding_mask(
         return None
     if not torch.compiler.is_compiling() and bool((attention_mask != 0).all()):
         return None
-    layers = [] if past_key_values is None else past_key_values.layers
+    cache = cache_given(past_key_values, cache)
+    layers = [] if cache is None else cache.layers
     places = max([getattr(layer, "max_cache_len", 0) for layer in layers], default=0)
     unused = max(places - attention_mask.shape[1], 0)
     return torch.nn.functional.pad(attention_mask, (0, unused), value=1)

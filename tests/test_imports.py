@@ -25,10 +25,10 @@ ALLOWED = {
     "modules": {"ops", "cache"},
     "models": {"ops", "cache", "serving", "modules", "_compat"},
     "data": _LOW,
-    "training": {*_LOW, "data"},
+    "training": {*_LOW, "data", "_compat"},
     "metrics": _LOW,
     "analysis": {*_LOW, "data", "training", "metrics", "_compat"},
-    "hub": _LOW,
+    "hub": {*_LOW, "_compat"},
 }
 """Part of the package -> the other parts that it may import; `OPEN_TO_ALL` is open to all parts but `ops`."""
 

@@ -246,6 +246,8 @@ class SeqMixStaticLayer(StaticLayer):
         companions: other layers that share this layer's fate, by name.
     """
 
+    is_croppable = False  # the library's own are, since 5.24
+
     def __init__(self, max_cache_len: int, **kwargs: Any) -> None:
         super().__init__(max_cache_len=max_cache_len, **kwargs)
         self.before: dict[str, Tensor] = {}
@@ -263,6 +265,17 @@ class SeqMixStaticLayer(StaticLayer):
         # In place: compiled graphs know the address.
         held.copy_(last_real(torch.cat([before, inputs], dim=1), known, count))
         return before
+
+    def crop(self, tokens_to_remove: int) -> NoReturn:
+        """Refuse: sums and last inputs of before are no longer held.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            f"crop({tokens_to_remove}) of a preallocated cache, which does not hold what was before: take a "
+            "DynamicCache."
+        )
 
     def reset(self) -> None:
         """Forget everything."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .._compat import CACHE_NAME
 from ..models.configuration import SeqMixConfig
 from ..models.pretrained import SeqMixPreTrainedModel
 from .cards import head_of
@@ -163,8 +164,8 @@ def _run(exported: "ExportedModel", name: str, **inputs: Any) -> Any:
 
 
 def _decode(exported: "ExportedModel", tokens: Tensor, mask: Tensor, before: Any) -> Any:
-    cache = before.past_key_values
-    return _run(exported, "decode", input_ids=tokens, attention_mask=mask, past_key_values=cache)
+    cache = {CACHE_NAME: getattr(before, CACHE_NAME)}
+    return _run(exported, "decode", input_ids=tokens, attention_mask=mask, **cache)
 
 
 def _longer(mask: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils import logging
 
-from .._compat import capture_outputs
+from .._compat import CACHE_NAME, cache_given, capture_outputs
 from ..cache import check_dtype, check_room, past_length
 from ..modules.norms import build_norm
 from ..modules.patch_embedding import PatchEmbedding
@@ -91,6 +91,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         pixel_values: Tensor | None = None,
+        cache: Any = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """Encode a batch of token sequences, or of images.
@@ -108,12 +109,14 @@ class SeqMixModel(SeqMixPreTrainedModel):
             use_cache: whether to return a cache; by default as the config says, never in training or for images.
             pixel_values: (batch, num_channels, height, width) images, for a model of images and instead of all else;
                 of any size that the patches divide, unless positions are learned.
+            cache: another name of `past_key_values`, the one that the library uses since 5.24.
             **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, boundaries of packed sequences.
 
         Returns:
             `last_hidden_state` (batch, length, hidden_size), of a causal model at pads that of the last real token
-            before them in this call; `past_key_values`; with `output_attentions`, `attentions`, the weights of each
-            layer whose mixer weighs tokens (attention and IPA), (batch, heads or centers, length, keys).
+            before them in this call; `past_key_values`, named `cache` since transformers 5.24; with
+            `output_attentions`, `attentions`, the weights of each layer whose mixer weighs tokens (attention and IPA),
+            (batch, heads or centers, length, keys).
 
         Raises:
             TypeError: for ids, embeddings or positions of another type of number, what is no tensor, and a cache that
@@ -124,6 +127,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
                 to a model of text, or text to a model of images; and for `output_attentions` where no mixer weighs
                 tokens.
         """
+        past_key_values = cache_given(past_key_values, cache)
         wanted = self._wanted_weights(kwargs.get("output_attentions"))
         if self.gradient_checkpointing and self.training:
             if past_key_values is not None:
@@ -220,9 +224,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
         if self.config.is_causal:
             # A pad takes no time: what would follow it follows the last real token.
             hidden_states = layout.repeat_last(hidden_states)
-        return BaseModelOutputWithPast(
-            last_hidden_state=hidden_states, past_key_values=past_key_values if use_cache else None
-        )
+        returned = {CACHE_NAME: past_key_values if use_cache else None}
+        return BaseModelOutputWithPast(last_hidden_state=hidden_states, **returned)
 
     def _layers_in_turn(self) -> list[tuple[nn.Module, dict[str, int]]]:
         """Return the block of each layer, and which layer it is told to be where it is several of them.

@@ -28,7 +28,7 @@ class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ["SeqMixBlock"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["past_key_values", "cache"]
     _keys_to_ignore_on_load_missing = [r"\.tail\.kernel_taps$"]  # which files of 0.2.0 lack
     _supports_sdpa = True
     _can_compile_fullgraph = True

@@ -23,6 +23,7 @@ from hf_seqmix import (
     TNNConfig,
     TNNForCausalLM,
 )
+from hf_seqmix._compat import CACHE_NAME
 from hf_seqmix.cache import detach_cache
 from hf_seqmix.models.heads.copy_head import CopyHead
 from tests.models.suite import perturb
@@ -172,7 +173,7 @@ def test_segments_with_states_have_the_logits_of_one_text(model: PreTrainedModel
     with torch.no_grad():
         whole = model(torch.cat(segments, dim=1), use_cache=False).logits.split(SEGMENTS, dim=1)
     for ids, expected in zip(segments, whole, strict=True):
-        logits = model(ids, past_key_values=cache).logits
+        logits = model(ids, **{CACHE_NAME: cache}).logits
         assert logits.requires_grad
         detach_cache(cache)
         assert relative_error(logits, expected) < MODEL_TOLERANCE[torch.float64]
@@ -192,7 +193,7 @@ def test_gradients_stop_at_the_border_and_follow_new_weights(model: PreTrainedMo
             with earlier_outputs(model, kept, so_far.shape[1], before):
                 expected = gradients(model, model(so_far, use_cache=False).logits[:, before:], ids)
         with earlier_outputs(model, kept, ids.shape[1]):
-            logits = model(ids, past_key_values=cache).logits
+            logits = model(ids, **{CACHE_NAME: cache}).logits
         actual = gradients(model, logits, ids)
         detach_cache(cache)
         assert_equal(actual, expected)
@@ -207,19 +208,19 @@ def test_a_cache_of_decoding_is_let_go_of_what_weights_made(model: PreTrainedMod
     with torch.no_grad():
         for part in (ids[:, :-2], ids[:, -2:-1], ids[:, -1:]):
             with earlier_outputs(model, kept, part.shape[1]):
-                model(part, past_key_values=cache)
+                model(part, **{CACHE_NAME: cache})
     detach_cache(cache)
     perturb(model, 0.01)
     so_far = torch.cat(segments[:2], dim=1)
     with earlier_outputs(model, kept, so_far.shape[1], len(ids[0])):
         expected = gradients(model, model(so_far, use_cache=False).logits[:, len(ids[0]) :], segments[1])
-    assert_equal(gradients(model, model(segments[1], past_key_values=cache).logits, segments[1]), expected)
+    assert_equal(gradients(model, model(segments[1], **{CACHE_NAME: cache}).logits, segments[1]), expected)
 
 
 def test_nothing_that_is_held_has_a_graph(model: PreTrainedModel) -> None:
     cache = DynamicCache(config=model.config)
     for ids in text():
-        model(ids, past_key_values=cache)
+        model(ids, **{CACHE_NAME: cache})
         detach_cache(cache)
 
     def tensors(holder: Any) -> Iterator[Tensor]:
@@ -248,9 +249,9 @@ def test_steps_after_a_border_are_of_the_weights_of_then(model: PreTrainedModel)
     ids, cache = text()[0], DynamicCache(config=model.config)
     with torch.no_grad():
         for part in (ids[:, :-2], ids[:, -2:-1]):
-            model(part, past_key_values=cache)
+            model(part, **{CACHE_NAME: cache})
         detach_cache(cache)
         perturb(model, 0.01)
         fresh = copy.deepcopy(cache)  # which has no kernel of steps
-        actual, expected = (model(ids[:, -1:], past_key_values=each).logits for each in (cache, fresh))
+        actual, expected = (model(ids[:, -1:], **{CACHE_NAME: each}).logits for each in (cache, fresh))
     assert relative_error(actual, expected) < MODEL_TOLERANCE[torch.float64]

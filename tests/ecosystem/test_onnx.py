@@ -9,6 +9,7 @@ import torch
 from transformers import BertConfig, BertModel, PreTrainedModel
 from transformers.exporters import ExportedModel, OnnxConfig, OnnxExporter
 
+from hf_seqmix._compat import CACHE_NAME
 from hf_seqmix.hub import onnx as hub_onnx
 from hf_seqmix.hub import open_checkpoint
 from hf_seqmix.hub.onnx import export_onnx, generate_onnx, onnx_difference
@@ -231,7 +232,7 @@ def test_generation_with_a_cache(name: str, tmp_path: Path) -> None:
     assert export_onnx(model, tmp_path, generation=True) < MODEL_TOLERANCE[torch.float32]
     exported = ExportedModel.from_pretrained(tmp_path)
     state = {put.name for put in exported.runners["decode"].session.get_inputs()} - {"input_ids", "attention_mask"}
-    assert state and all(name.startswith("input.past_key_values.layers.") for name in state)
+    assert state and all(name.startswith(f"input.{CACHE_NAME}.layers.") for name in state)
     assert not [name for name in state if name.endswith(".taps")]
     for batch, length, side in ((1, 9, "none"), (3, 14, "left"), (2, 70, "left")):
         mask = padded(batch, length, side)

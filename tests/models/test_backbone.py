@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForCausalLM, DynamicCache, StaticCache
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification, DynamicCache, StaticCache
 from transformers.utils import logging
 
 from hf_seqmix import (
@@ -20,6 +20,7 @@ from hf_seqmix import (
     TNNMixer,
     TNNModel,
 )
+from hf_seqmix._compat import CACHE_NAME
 from hf_seqmix.modules.norms import calibrate_static_norms
 from tests.models.suite import PADS, perturb
 from tests.tolerances import assert_close
@@ -195,7 +196,7 @@ def test_a_cache_that_checkpointing_excludes_is_refused_aloud(caplog):
     model = make().train()
     getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
     ids = torch.arange(6)[None]
-    assert model(ids).past_key_values is None and not caplog.records
+    assert getattr(model(ids), CACHE_NAME) is None and not caplog.records
     out = model(ids, use_cache=True)
     assert out.past_key_values is None and "use_cache=True is ignored" in caplog.text
     out.last_hidden_state.sum().backward()
@@ -272,9 +273,9 @@ def test_a_preallocated_cache_that_is_full_is_refused(config, keeps):
     model, ids = AutoModelForCausalLM.from_config(config).eval(), torch.randint(1, VOCAB, (1, 6))
     cache = StaticCache(config=config, max_cache_len=8)
     with nullcontext() if not keeps else pytest.raises(ValueError, match="room for 8 tokens, and would hold 9: build"):
-        model.generate(ids, past_key_values=cache, max_new_tokens=9, do_sample=False)
+        model.generate(ids, **{CACHE_NAME: cache}, max_new_tokens=9, do_sample=False)
     model.generate(
-        ids, past_key_values=StaticCache(config=config, max_cache_len=15), max_new_tokens=9, do_sample=False
+        ids, **{CACHE_NAME: StaticCache(config=config, max_cache_len=15)}, max_new_tokens=9, do_sample=False
     )
 
 
@@ -307,3 +308,21 @@ def test_a_model_that_sees_no_order_says_so(config_class, fields, sees, caplog):
     ids, order = torch.tensor([[1, 2, 3, 4, 5]]), [3, 0, 4, 1, 2]
     moved = (model(ids)[0][:, order] - model(ids[:, order])[0]).abs().max().item()
     assert (moved > 1e-6) == sees
+
+
+@pytest.mark.parametrize("name", ["past_key_values", "cache"])
+@pytest.mark.parametrize("auto", [AutoModel, AutoModelForCausalLM, AutoModelForSequenceClassification])
+def test_a_cache_has_two_names(auto, name):
+    """Releases of the library give caches by different names."""
+    torch.manual_seed(0)
+    model, ids = (
+        perturb(auto.from_config(TNNConfig(**SMALL, pad_token_id=None))).double().eval(),
+        torch.arange(1, 9)[None],
+    )
+    parts = [ids[:, :5], ids[:, 5:]]
+    cache = DynamicCache(config=model.config)
+    outputs = [model(part, **{name: cache}, use_cache=True) for part in parts]
+    assert cache.get_seq_length() == 8 and all(getattr(out, CACHE_NAME) is cache for out in outputs)
+    assert_close(outputs[-1][0][:, -1:], model(ids)[0][:, -1:])
+    with pytest.raises(ValueError, match="past_key_values and cache are two names"):
+        model(ids, past_key_values=cache, cache=cache)

@@ -95,7 +95,7 @@ class SeqMixConfig(CodeReferences):
     """Fields of a family that say nothing of its mixer, so that a hybrid cannot set them for one."""
     missing_fields: ClassVar[dict[str, Any]] = {}
     """Fields of a mixer that were added later -> what a file means that does not have them."""
-    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values", "cache"]
 
     vocab_size: int = 50257
     hidden_size: int = 512

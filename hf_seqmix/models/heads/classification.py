@@ -9,7 +9,7 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 
-from ..._compat import can_return_tuple
+from ..._compat import CACHE_NAME, cache_given, can_return_tuple
 from ..._labels import IGNORED_LABEL
 from ...ops.common.dispatch import can_be_read
 from ..configuration import SeqMixConfig
@@ -78,6 +78,7 @@ class SeqMixForSequenceClassification(SeqMixClassifier):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Any = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutputWithPast:
         """Classify sequences.
@@ -93,6 +94,7 @@ class SeqMixForSequenceClassification(SeqMixClassifier):
             use_cache: whether to return a cache; not by default.
             labels: (batch,) class ids; (batch, num_labels) zeros and ones for several labels; numbers for a
                 regression.
+            cache: as for the backbone.
             **kwargs: passed on; `num_items_in_batch` reaches the loss.
 
         Returns:
@@ -113,7 +115,7 @@ class SeqMixForSequenceClassification(SeqMixClassifier):
             input_ids,
             attention_mask,
             position_ids,
-            past_key_values,
+            cache_given(past_key_values, cache),
             inputs_embeds,
             use_cache=bool(use_cache),
             return_dict=True,
@@ -128,9 +130,9 @@ class SeqMixForSequenceClassification(SeqMixClassifier):
         return SequenceClassifierOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+            **{CACHE_NAME: getattr(outputs, CACHE_NAME)},
         )
 
     def _flatten_segments(self, name: str, x: Tensor | None) -> Tensor | None:

@@ -11,7 +11,7 @@ from transformers.generation.candidate_generator import (
 )
 from transformers.utils import logging
 
-from ..._compat import attends
+from ..._compat import CACHE_NAME, attends, cache_given
 from ...ops.common.dispatch import autocasts
 from ...ops.masking import real_positions
 
@@ -26,7 +26,7 @@ class PromptHandling:
     The backbone gives pads the state of the last real token before them in the call. Left to do here: positions go on
     from that token, and a prompt that ends in pads and is read in chunks is read pads first, so that the last chunk
     has the last token of each row. An assistant reads it so, too, and is told that generated tokens are real, pads or
-    not. These override private methods of `GenerationMixin`, which are there in 5.18 and 5.23.
+    not. These override private methods of `GenerationMixin`, which are there in 5.18, 5.23 and 5.24.
     """
 
     def prepare_inputs_for_generation(
@@ -38,22 +38,24 @@ class PromptHandling:
         inputs_embeds: Tensor | None = None,
         is_first_iteration: bool | None = False,
         is_assisted: bool = False,
+        cache: Any = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
         """Do as the library; where generation is assisted, a first step leaves out what a kept cache holds."""
+        cache = cache_given(past_key_values, cache)
         is_whole = attention_mask is None or attention_mask.shape[1] == input_ids.shape[1]
         if is_assisted and is_first_iteration and next_sequence_length is None and inputs_embeds is None and is_whole:
-            past = int(past_key_values.get_seq_length())
+            past = int(cache.get_seq_length())
             if 0 < past < input_ids.shape[1]:
                 next_sequence_length = input_ids.shape[1] - past
         library: Any = super()
         return library.prepare_inputs_for_generation(
             input_ids,
             next_sequence_length=next_sequence_length,
-            past_key_values=past_key_values,
             attention_mask=attention_mask,
             inputs_embeds=inputs_embeds,
             is_first_iteration=is_first_iteration,
+            **{CACHE_NAME: cache},
             **kwargs,
         )
 
@@ -75,7 +77,7 @@ class PromptHandling:
     def _prefill(
         self, input_ids: Any, generation_config: Any, model_kwargs: dict[str, Any], is_first_iteration: bool = True
     ) -> Any:
-        mask, cache = model_kwargs.get("attention_mask"), model_kwargs.get("past_key_values")
+        mask, cache = model_kwargs.get("attention_mask"), model_kwargs.get(CACHE_NAME)
         if generation_config.prefill_chunk_size is not None and model_kwargs.get("inputs_embeds") is not None:
             logger.warning_once("prefill_chunk_size has no effect on inputs_embeds, which are read at once.")
             generation_config.prefill_chunk_size = None

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from ..._compat import can_return_tuple
+from ..._compat import CACHE_NAME, cache_given, can_return_tuple
 from ..._labels import IGNORED_LABEL
 from ...cache import past_length
 from ...serving import RowBatchingMixin
@@ -69,6 +69,7 @@ class SeqMixForCausalLM(PromptHandling, RowBatchingMixin, SeqMixHead):
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         skip_logits: bool = False,
+        cache: Any = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Predict the next token at each position.
@@ -88,11 +89,13 @@ class SeqMixForCausalLM(PromptHandling, RowBatchingMixin, SeqMixHead):
             skip_logits: with labels and the library's loss, return no logits beside the loss. With a copy head, the
                 loss then takes the probabilities of the labels alone, at all positions: `logits_to_keep` has no
                 effect, and `shift_labels` must be (batch, length).
+            cache: as for the backbone.
             **kwargs: passed on; `num_items_in_batch` and `shift_labels` reach the loss.
 
         Returns:
             `loss`, `logits` (batch, kept, vocab_size) or None, `past_key_values`, `hidden_states`.
         """
+        past_key_values = cache_given(past_key_values, cache)
         past = past_length(past_key_values)  # before the backbone fills the cache
         outputs = self.model(
             input_ids=input_ids,
@@ -104,11 +107,12 @@ class SeqMixForCausalLM(PromptHandling, RowBatchingMixin, SeqMixHead):
             return_dict=True,
             **kwargs,
         )
+        kept_cache = getattr(outputs, CACHE_NAME)
         call = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "position_ids": position_ids,
-            "past_key_values": outputs.past_key_values if past_key_values is None else past_key_values,
+            "past_key_values": kept_cache if past_key_values is None else past_key_values,
             **kwargs,
         }
         if labels is not None:
@@ -132,9 +136,9 @@ class SeqMixForCausalLM(PromptHandling, RowBatchingMixin, SeqMixHead):
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+            **{CACHE_NAME: kept_cache},
         )
 
     def compute_logits(self, hidden_states: Tensor, kept: slice | Tensor, past: int | Tensor, **call: Any) -> Tensor:

@@ -1,10 +1,10 @@
 """What cannot train on segments that continue each other's state, refused before training starts."""
 
-import inspect
 from typing import Any
 
 from transformers import DynamicCache, PreTrainedModel, TrainingArguments
 
+from ..._compat import cache_argument
 from ...cache import can_detach
 from ...models.configuration import SeqMixConfig
 
@@ -23,7 +23,7 @@ def refuse_model(model: PreTrainedModel, tokens: int) -> None:
             positions than a stream has tokens.
     """
     name, config = type(model).__name__, model.config
-    if "past_key_values" not in inspect.signature(model.forward).parameters:
+    if cache_argument(model) is None:
         raise ValueError(f"--state-segments: {name} takes no past_key_values, so no segment can go on from another.")
     if not getattr(config, "is_causal", True):
         raise ValueError(

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import Sampler
 from transformers import TrainerCallback, TrainerState
 
+from ..._compat import cache_argument
 from ...data.segments import SegmentSampler
 from ..folders.resumable import ResumableTrainer
 from .carried_states import CarriedStates, StateSettings
@@ -95,7 +96,9 @@ class StatefulTrainer(ResumableTrainer):
         if self.segment is None:
             return super().training_step(model, inputs, *args, **kwargs)
         cache = self.carried.cache(self._part)
-        loss = super().training_step(model, {**inputs, "past_key_values": cache}, *args, **kwargs)
+        name = cache_argument(self.model)
+        assert name is not None  # `refuse_model` has seen to it
+        loss = super().training_step(model, {**inputs, name: cache}, *args, **kwargs)
         self.carried.detach(self._part)
         self._part += 1
         return loss

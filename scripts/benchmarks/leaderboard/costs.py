@@ -17,6 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, StoppingCriteriaList
 
 from hf_seqmix import __version__
+from hf_seqmix._compat import CACHE_NAME
 from hf_seqmix.cache.size import cache_bytes
 from hf_seqmix.training import config_from_overrides, parse_overrides
 from hf_seqmix.training.result_files import ResultFile
@@ -165,7 +166,7 @@ def _decoded(model: Any, ids: torch.Tensor) -> dict[str, float]:
     return {
         "prompt_ms": 1e3 * clock.seconds[0],
         "token_ms": 1e3 * sum(clock.seconds[WARM:]) / NEW_TOKENS,
-        "cache_mib": cache_bytes(made.past_key_values) / 2**20,
+        "cache_mib": cache_bytes(getattr(made, CACHE_NAME)) / 2**20,
     }
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, StaticCache
 from transformers.generation import GenerationConfig, StoppingCriteriaList
 
+from hf_seqmix._compat import CACHE_NAME
 from hf_seqmix.cache import append_history, cached_taps
 from hf_seqmix.models.toeplitz.operator import ToeplitzOperator
 from hf_seqmix.training.timing import TokenClock
@@ -189,7 +190,7 @@ class Text:
         self._config.max_new_tokens, self._config.output_logits = tokens, logits
         # A mask, or tokens that a model has written would be taken for pads.
         given = {"attention_mask": torch.ones_like(self.ids)}
-        given |= {} if self.cache is None else {"past_key_values": self.cache}
+        given |= {} if self.cache is None else {CACHE_NAME: self.cache}
         clock = TokenClock(self.ids.device)
         found = self.model.generate(
             self.ids, generation_config=self._config, stopping_criteria=StoppingCriteriaList([clock]), **given
@@ -222,7 +223,7 @@ def text_after(model: Any, way: str, batch: int, start: int, sizes: Sizes, compi
     cache = empty_cache(model, way, sizes.room)
     if cache is not None and start > warm:
         rows = batch if way == "static" else 1  # a preallocated cache cannot repeat its rows
-        model(ids[:, :-1].expand(rows, -1), past_key_values=cache, use_cache=True, logits_to_keep=1)
+        model(ids[:, :-1].expand(rows, -1), use_cache=True, logits_to_keep=1, **{CACHE_NAME: cache})
         if rows != batch:
             cache.batch_repeat_interleave(batch)
     text = Text(model, ids.repeat(batch, 1), cache, compiles)

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from transformers import ByT5Tokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers import ByT5Tokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM, StaticCache
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
+from hf_seqmix._compat import CACHE_NAME
 from hf_seqmix.data import train_bpe
 from tests.cache.test_rows import of_all_layers
 from tests.models.suite import perturb
@@ -43,13 +44,26 @@ def test_a_kept_cache_is_not_read_again(helper: str, padded: bool) -> None:
     mask = torch.ones_like(ids)
     if padded:
         mask[:, :2] = 0
-    first = model.generate(ids, attention_mask=mask, past_key_values=cache, max_new_tokens=6, do_sample=False)
+    first = model.generate(ids, attention_mask=mask, **{CACHE_NAME: cache}, max_new_tokens=6, do_sample=False)
     turn = torch.cat([first, torch.tensor([[3, 4, 5]])], dim=1)
     mask = torch.cat([mask, mask.new_ones(1, turn.shape[1] - ids.shape[1])], dim=1)
     plain = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False}
     expected = model.generate(turn, **plain)
-    assert torch.equal(model.generate(turn, past_key_values=cache, **plain, **options), expected)
+    assert torch.equal(model.generate(turn, **{CACHE_NAME: cache}, **plain, **options), expected)
     assert cache.get_seq_length() <= expected.shape[1]
+
+
+@pytest.mark.parametrize("helper", ["prompt lookup", "assistant"])
+def test_a_preallocated_cache_takes_no_assistant(helper: str) -> None:
+    """Sums and inputs of convolutions that a refused candidate has changed cannot be taken back."""
+    model = perturb(of_all_layers()).double().eval()
+    options = {"prompt_lookup_num_tokens": 3} if helper == "prompt lookup" else {"assistant_model": model}
+    cache = StaticCache(config=model.config, max_cache_len=40)
+    options |= {CACHE_NAME: cache, "max_new_tokens": 8, "do_sample": False, "disable_compile": True}
+    with pytest.raises(ValueError, match=r"(?i)assisted (generate|decoding)"):
+        model.generate(torch.randint(1, 12, (1, 14)), **options)
+    with pytest.raises(ValueError, match="take a DynamicCache"):
+        cache.layers[0].crop(-1)
 
 
 @pytest.mark.parametrize("max_length", [11, 13, 16, 17])
@@ -69,10 +83,10 @@ def test_new_tokens_alone_are_refused_after_a_kept_cache() -> None:
         cache = DynamicCache(config=model.config)
         model(ids[:, :5], past_key_values=cache, use_cache=True)
         with pytest.raises(ValueError, match=f"holds 5 tokens, and input_ids has {new}: .* of {5 + new} columns"):
-            model.generate(ids[:, -new:], past_key_values=cache, **options)
+            model.generate(ids[:, -new:], **{CACHE_NAME: cache}, **options)
     cache = DynamicCache(config=model.config)
     model(ids[:, :5], past_key_values=cache, use_cache=True)
-    new = model.generate(ids[:, 5:], attention_mask=torch.ones(1, 9), past_key_values=cache, **options)
+    new = model.generate(ids[:, 5:], attention_mask=torch.ones(1, 9), **{CACHE_NAME: cache}, **options)
     assert torch.equal(new[:, 4:], model.generate(ids, **options)[:, 9:])
 
 
@@ -91,6 +105,6 @@ def test_a_preallocated_cache_filled_in_chunks_under_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         whole, chunks = (model.generate(ids, **options, **static, **more) for more in ({}, {"prefill_chunk_size": 4}))
     torch.testing.assert_close(chunks.logits[0], whole.logits[0], rtol=0.05, atol=0.05)
-    assert [layer.keys.dtype for layer in chunks.past_key_values.layers] == [
-        layer.keys.dtype for layer in whole.past_key_values.layers
+    assert [layer.keys.dtype for layer in getattr(chunks, CACHE_NAME).layers] == [
+        layer.keys.dtype for layer in getattr(whole, CACHE_NAME).layers
     ]

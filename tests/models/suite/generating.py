@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from hf_seqmix._compat import CACHE_NAME
 from tests.models.suite.base import PADS, VOCAB, SuiteBase, perturb
 from tests.tolerances import assert_close
 
@@ -130,7 +131,7 @@ class GeneratingTests(SuiteBase):
     def test_generation_continues_a_cache(self, generator):
         ids = torch.randint(1, VOCAB, (1, 5))
         first = generator.generate(ids, max_new_tokens=4, return_dict_in_generate=True)
-        more = generator.generate(first.sequences, past_key_values=first.past_key_values, max_new_tokens=5)
+        more = generator.generate(first.sequences, **{CACHE_NAME: getattr(first, CACHE_NAME)}, max_new_tokens=5)
         assert torch.equal(more, generator.generate(ids, max_new_tokens=9))
 
     def test_turns_of_uneven_lengths_continue_a_cache(self, generator):
@@ -140,9 +141,9 @@ class GeneratingTests(SuiteBase):
             mask = torch.cat([mask, turn], dim=1)
             settings = {"max_new_tokens": 2, "output_logits": True, "return_dict_in_generate": True}
             expected = generator.generate(text, attention_mask=mask, use_cache=False, **settings)
-            out = generator.generate(text, attention_mask=mask, past_key_values=cache, **settings)
+            out = generator.generate(text, attention_mask=mask, **{CACHE_NAME: cache}, **settings)
             assert_close(torch.stack(out.logits), torch.stack(expected.logits))
-            text, cache = out.sequences, out.past_key_values
+            text, cache = out.sequences, getattr(out, CACHE_NAME)
             mask = torch.cat([mask, mask.new_ones(2, 2)], dim=1)
 
     def test_generation_from_embeddings(self, generator):

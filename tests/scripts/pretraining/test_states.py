@@ -55,7 +55,7 @@ def test_states_that_segments_hand_on(pretrain: ModuleType, text: Path, tmp_path
         (["--activation-checkpointing"], "--activation-checkpointing computes blocks again"),
         (["--state-segments", "400"], "which are 0 streams of 400 segments, but an update reads 2 rows"),
         (["--model-type", "ski_tnn"], "is_causal"),
-        (["--model-type", "mamba"], "MambaForCausalLM takes no past_key_values"),
+        (["--model-type", "mamba"], "MambaForCausalLM (takes no past_key_values|keeps a LinearAttentionLayer)"),
         (
             ["--config-overrides", "position_embedding_type=learned", "max_position_embeddings=32"],
             "a stream has 64 tokens, but TNNForCausalLM has positions for 32",

@@ -9,6 +9,7 @@ import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from hf_seqmix import PolyTransformerConfig, PolyTransformerForCausalLM, TNNConfig, TNNForCausalLM
+from hf_seqmix._compat import CACHE_NAME
 from hf_seqmix.cache import detach_cache
 from hf_seqmix.training import budget
 from hf_seqmix.training.folders.resumable import ResumableTrainer
@@ -83,7 +84,7 @@ def test_each_segment_goes_on_from_the_state_of_the_one_before(family: str, tmp_
             cache = DynamicCache(config=by_hand.config)
         with torch.no_grad():
             alone.append(by_hand(ids, labels=ids, use_cache=False).loss.item())
-        loss = by_hand(ids, labels=ids, past_key_values=cache).loss
+        loss = by_hand(ids, labels=ids, **{CACHE_NAME: cache}).loss
         descent.zero_grad()
         loss.backward()
         descent.step()
@@ -143,7 +144,7 @@ def test_blocks_are_read_alone_up_to_the_start(tmp_path: Path) -> None:
     seen = []
 
     def before(module: Any, inputs: Any, named: dict[str, Any]) -> None:
-        cache = named.get("past_key_values")
+        cache = named.get(CACHE_NAME, named.get("past_key_values"))
         seen.append(None if cache is None else cache.get_seq_length() // BLOCK)
 
     run.model.register_forward_pre_hook(before, with_kwargs=True)
