@@ -89,6 +89,9 @@ class ReproducibleMaskingCollator(DataCollatorForLanguageModeling):
                 break
         return batch
 
+    def create_rng(self, *args: Any, **kwargs: Any) -> None:
+        """Leave the generator of the batch, in whose place the library puts one of its own in each new process."""
+
 
 def _as_pair(row: Mapping[str, Any], special: SpecialTokens, generator: torch.Generator) -> dict[str, Any]:
     """Return the tokens of a row as a text and its rewriting; positions, where a row has them, are of one text."""
