@@ -17,7 +17,7 @@ from tests.tolerances import MODEL_TOLERANCE, relative_error
 pytestmark = [
     pytest.mark.ecosystem,
     # torch's own modules call it when an optimizer is first compiled
-    pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.torch.jit.script"),
 ]
 
 

@@ -38,7 +38,7 @@ def error(answer: Tensor, expected: Tensor, mask: Tensor) -> float:
     return relative_error(answer[real], expected[real])
 
 
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.*")
 @pytest.mark.parametrize(("suffix", "family"), HEADS)
 def test_every_family(family: str, suffix: str) -> None:
     program, given, expected = traced(family, suffix, length=23)
@@ -46,7 +46,7 @@ def test_every_family(family: str, suffix: str) -> None:
         assert error(program(ids, mask)[0], own, mask) <= MODEL_TOLERANCE[torch.float32]
 
 
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.*")
 def test_programs_run_without_this_package(tmp_path: Path) -> None:
     for family in EVERY:
         with real_valued():

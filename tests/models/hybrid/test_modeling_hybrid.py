@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hf_seqmix import SeqMixHybridConfig, SeqMixHybridForCausalLM
+from hf_seqmix._compat import CACHE_NAME
 from hf_seqmix.models.hybrid.modeling_hybrid import HYBRID_FAMILY
 from tests.models.suite import PADS, VOCAB, CompiledModelSuite
 from tests.models.suite.caching import CachingTests
@@ -78,7 +79,7 @@ class TestFourMixers(FourMixers, PaddingTests, CachingTests, GeneratingTests):
         ids = torch.randint(1, VOCAB, right.shape)
         first = generator.generate(ids, attention_mask=right, **settings)
         text = torch.cat([first.sequences, ids], dim=1)
-        settings["past_key_values"] = first.past_key_values
+        settings[CACHE_NAME] = getattr(first, CACHE_NAME)
         turn = torch.ones(2, 11, dtype=torch.long)
         with pytest.raises(ValueError, match=r"read in chunks, pads first.*pad prompts on the left"):
             generator.generate(text, attention_mask=torch.cat([right, turn], dim=1), **settings)

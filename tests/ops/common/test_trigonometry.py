@@ -11,7 +11,7 @@ from hf_seqmix.ops.common.trigonometry import cosines
 from tests.tolerances import assert_close
 
 # torch's own modules, when a function is first compiled
-OF_TORCH = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
+OF_TORCH = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
 
 SIZES = [(3, 64, 128), (1, 1, 2), (2, 2, 2), (4, 6, 6)]  # rows, columns, period
 FIRST = [-3, 0, 5]

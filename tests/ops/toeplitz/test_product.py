@@ -183,7 +183,7 @@ def test_transforms_of_torch_func(length, causal):
     assert_close(along, exact(tangent, kernel))
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # of torch's modules
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")  # of torch's modules
 @pytest.mark.parametrize(
     ("causal", "backend"),
     [(False, "aot_eager"), *(pytest.param(causal, "inductor", marks=pytest.mark.slow) for causal in (True, False))],
