@@ -58,6 +58,8 @@ def test_the_operator_computes_what_a_layout_without_a_graph_does(name, ids):
             torch.testing.assert_close(actual, expected)
 
 
+# opcheck asks for it itself, and where warnings are errors torch 2.15 cannot hide it.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_the_operator_keeps_the_rules_of_torch():
     values, mask, sequence_ids, scale = inputs("pads", "several")
     plan = packed_plan(mask, sequence_ids)

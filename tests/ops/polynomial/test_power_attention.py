@@ -244,6 +244,8 @@ def test_in_a_fixed_order_lengths_and_neighbors_do_not_matter():
         assert torch.equal(last, whole[:, 69:])
 
 
+# opcheck asks for it itself, and where warnings are errors torch 2.15 cannot hide it.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.one_in(4)
 def test_the_operator_is_sound(name):

@@ -143,6 +143,8 @@ def test_one_graph_for_all_lengths():
         assert_close(program.module()(*inputs), linear_attention(*inputs))
 
 
+# opcheck asks for it itself, and where warnings are errors torch 2.15 cannot hide it.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("with_state", [False, True])
 @pytest.mark.one_in(2)

@@ -123,6 +123,8 @@ def test_the_future_does_not_reach_the_past():
     assert relative_error(after[..., 120:], before[..., 120:]) > 1e-3
 
 
+# opcheck asks for it itself, and where warnings are errors torch 2.15 cannot hide it.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_operators_pass_opcheck():
     x, kernel = (t.requires_grad_() for t in make(9, True, torch.float32))
     g = torch.randn(2, 3, 9, requires_grad=True)
