@@ -20,8 +20,8 @@ from hf_seqmix.data.labeled import load_labeled
 from hf_seqmix.training.environment import file_digest
 
 from ..listops_operators import accuracy_of_outermost
+from ..lra_tasks import NUM_LABELS
 from .pictures import picture_contents
-from .sizes import NUM_LABELS
 
 SPLITS = ("train", "validation", "test")
 

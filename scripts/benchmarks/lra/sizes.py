@@ -9,9 +9,6 @@ CONTROL, LIBRARY = "short_conv", "library"
 TOEPLITZ = ("tnn", "ski_tnn", "fd_tnn")
 BATCH_NORMED = (*TOEPLITZ, CONTROL)
 
-NUM_LABELS = {"listops": 10, "text": 2, "retrieval": 2, "image": 10, "pathfinder": 2, "path-x": 2}
-"""Task -> its classes."""
-
 
 @dataclass(frozen=True)
 class Size:

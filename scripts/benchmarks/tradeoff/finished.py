@@ -8,7 +8,7 @@ from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.results import Result
 from hf_seqmix.training.run import Run
 
-from ..lra.sizes import NUM_LABELS
+from ..lra_tasks import NUM_LABELS
 from ..results import select
 from .models import same_setting
 

@@ -25,9 +25,8 @@ from hf_seqmix.training.timing import Clock, interleave, medians_ms, peak_bytes
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 from ..jobs import PRETRAINED
-from ..lra.sizes import NUM_LABELS
+from ..lra_tasks import IMAGES, NUM_LABELS
 
-IMAGES = ("image", "pathfinder", "path-x")
 OF_AN_UPDATE = (
     *("optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"),
     *("weight_decay", "max_grad_norm", "bf16", "fp16"),
