@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import datasets
-import pyarrow as pa
 from PIL import Image, ImageFile
 
 from .classification import Classification
@@ -103,7 +102,7 @@ class ImageClassification(Classification):
             if (fault := _fault(stored[0][self.image_column])) is None:
                 return images
             fault = f"the first {fault}"
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
+        except (NotImplementedError, TypeError, ValueError) as error:  # numbers; lists of text; ragged or empty lists
             fault = str(error)
         raise ValueError(
             f"the column {self.image_column!r} of the {name} data holds no images: {fault}. Images are encoded "

@@ -58,7 +58,8 @@ def test_columns_that_hold_no_images(tmp_path):
         ImageClassification.from_data(rows([0, 1]), "image", ["label"])
     with pytest.raises(ValueError, match="'picture' of the training data holds no images"):
         ImageClassification.from_data(rows([0, 1], {0: {"bytes": b"no picture"}}), "picture", ["label"])
-    for values in ([3, 4], [str(tmp_path / "none.png")] * 2):
+    ragged = [[[1], [2, 3]]] * 2
+    for values in ([3, 4], [["a"], ["b"]], ragged, [[], []], [str(tmp_path / "none.png")] * 2):
         data = Dataset.from_dict({"picture": values, "label": [0, 1]})
         with pytest.raises(ValueError, match=f"holds no images: .*relative to the table .*, else to {Path.cwd()}"):
             ImageClassification.from_data(data, "picture", ["label"])
