@@ -128,7 +128,8 @@ def _fault(stored: Mapping[str, Any]) -> str | None:
                 image.load()
         if is_jpeg and _is_cut(Path(path).read_bytes() if content is None else content):
             return f"cannot be read: {path or 'it'} ends before its last line"
-    except (OSError, SyntaxError, ValueError, AttributeError, EOFError, RuntimeError) as error:  # no path, either
+    # No path is an AttributeError. A damaged AVIF is a RuntimeError, and what claims to be huge an error of its own.
+    except (OSError, SyntaxError, ValueError, AttributeError, RuntimeError, Image.DecompressionBombError) as error:
         if not content and (content is not None or path is None):
             return f"cannot be read: {f'{path} ' if path else 'it '}is empty"
         if content is not None:

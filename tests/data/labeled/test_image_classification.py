@@ -68,6 +68,16 @@ def test_columns_that_hold_no_images(tmp_path):
         task.encode(Dataset.from_list([{"picture": picture(1)}, {"picture": None}]), "test")
 
 
+def test_a_damaged_picture_that_claims_to_be_huge_is_named():
+    content = io.BytesIO()
+    Image.new("L", (4, 4)).save(content, "BMP")
+    huge = bytearray(content.getvalue())
+    huge[18:26] = (30_000).to_bytes(4, "little") * 2  # width and height
+    task = ImageClassification.from_data(rows([0, 1]), "picture", ["label"])
+    with pytest.raises(ValueError, match=r"image 1 of the test data .* cannot be read: its bytes are no whole image"):
+        task.encode(rows([0, 1], {1: {"bytes": bytes(huge)}}), "test")
+
+
 def test_rows_without_images_may_be_filtered_out():
     data = Dataset.from_list([{"picture": picture(1), "label": 0}, {"picture": None, "label": 1}] * 2)
     data = data.add_column("id", [0, 1, 2, 3]).map(lambda row: {"label": row["id"] % 3})
